@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
+from inference.models.bits4 import LINEARS
 from inference.models.linears import NativeLinear, NativePack
-from inference.models.weights import NARROW, NarrowEmbedding, NarrowLinear, expert_weights, keep_narrow
+from inference.models.weights import NARROW, NarrowEmbedding, expert_weights, keep_narrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class RouterWeight(Tensor):
 
 
 # Packed as linears, or looked up in
-_OTHERS = (nn.Linear, NarrowLinear, Conv1D, nn.Embedding, NarrowEmbedding)
+_OTHERS = (*LINEARS, Conv1D, nn.Embedding, NarrowEmbedding)
 _WIDENINGS = {Tensor.float, Tensor.to, Tensor.type}
 _TO_FLOAT = ((), (torch.float32,))
 

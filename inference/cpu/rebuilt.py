@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from torch import Tensor
 
 from inference.kernels.native import Library
 from inference.kernels.native_adapters import Linears as AdapterLinears
@@ -114,7 +113,8 @@ class Builder:
 
         Its linears are packed if their final form is exact.
         """
-        exact = tuple((self._packs.exact or self._packs.final)(*each) for each in self._joined())
+        pack = self._packs.exact or self._packs.final
+        exact = tuple(pack(*each.numbers()) for each in self._parts.linears)
         tried = variants(self._trace, self._parts, like)
         found = next((each for each in tried if self._reproduces(self._layer(exact, each))), None)
         if found is None:
@@ -127,8 +127,7 @@ class Builder:
     def pack(self, layer: Layer) -> Layer:
         """Return a layer that was found with its linears packed to stay; the model's own are freed."""
         share = layer.share
-        weights = self._joined() if share is None else share.weights()
-        packed = layer.packed or tuple(self._packs.final(*each) for each in weights)
+        packed = layer.packed or self._pack(share)
         for group in self._parts.linears:
             for name in group.names:
                 drop_weight(group.parent.get_submodule(name))
@@ -138,8 +137,10 @@ class Builder:
         shape = replace(layer.shape, heads=share.heads, kv_heads=probed.shape.kv_heads, inner=share.inner)
         return replace(layer, packed=packed, probed=probed, shape=shape)
 
-    def _joined(self) -> list[tuple[Tensor, Tensor | None]]:
-        return [group.joined() for group in self._parts.linears]
+    def _pack(self, share: LayerShare | None) -> tuple[NativeLinear, ...]:
+        if share is not None:
+            return tuple(self._packs.final(*each) for each in share.weights())
+        return tuple(self._packs.final(*each.numbers()) for each in self._parts.linears)
 
     def _layer(self, packed: tuple[NativeLinear, ...], variant: Variant) -> Layer:
         parts, shape, tables = self._parts, self._probed.shape, self._trace.tables

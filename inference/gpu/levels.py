@@ -30,6 +30,7 @@ from inference.levels.options import Options
 from inference.levels.served import Level, MakeModel, Served
 from inference.models.layers import OtherShape
 from inference.models.linears import Packed, pack_linears, undo_swaps
+from inference.quantised.bits4 import Bits4
 from inference.recurrent.cache import put_back
 from inference.sequences.computing import Runner
 from inference.shortage import is_shortage
@@ -147,7 +148,8 @@ class DeviceClimb(Climb):
             self.reasons.append(f"its layers can't be fused: {type(error).__name__}: {error}")
         return None
 
-    def _swapped(self, weight: Tensor, bias: Tensor | None) -> Packed:
+    def _swapped(self, weight: Tensor, bias: Tensor | None, codes: Bits4 | None = None, /) -> Packed:
+        assert codes is None, "4 bits are kept on CPUs alone"
         return SwappedLinear(device_linear(self._multiply, self.options.dtype, weight, bias))
 
     def _attempt(self, level: Level, make_model: MakeModel) -> Attempt:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from inference.gpu.linears import DeviceLinear, Multiplier, device_linear
 from inference.kernels.native_adapters import LowRank
 from inference.models.lora import Adapters
-from inference.models.weights import Numberless
+from inference.models.numberless import Numberless
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,11 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inference.kernels.arena import Arena
+from inference.kernels.bits4 import panels, read_rows
 from inference.kernels.coding import survey
 from inference.kernels.quantizing import quantize_rows, sums_of_rows
+from inference.kernels.structs import LibraryStruct, LinearStruct
+from inference.quantised.bits4 import Bits4
 
 PANEL = 32  # outputs that are packed side by side
-INTERFACE = 19  # as in native.h
+INTERFACE = 20  # as in native.h
 _ISAS = ("baseline", "avx2", "avx512", "amx", "neon")  # enum Isa
 _LANES = {"baseline": 4, "avx2": 8, "avx512": 16, "amx": 16, "neon": 4}  # of 32 bits, as in vector.h
 MOST_INT8_INPUTS = 1 << 16  # of one output: sums of 255 * 128, or of 255 * 255 for two, fit int32
@@ -42,6 +45,7 @@ class WeightKind(StrEnum):
     INT8 = "int8"  # symmetric, a scale for each output; so are the inputs as they come, a scale for each row
     CODED = "bfloat16 in 12 bits"  # exactly the same values
     INT6 = "int6"  # as int8, but multiples of four; needs VPDPBUSD
+    BITS4 = "4 bits"  # by groups, as files have them that were quantised before
 
 
 _FEW = 64  # outputs: those of gates and of routers, not of heads
@@ -53,43 +57,10 @@ _DTYPES = {
     WeightKind.INT8: torch.int8,
     WeightKind.CODED: torch.bfloat16,
     WeightKind.INT6: torch.int8,
+    WeightKind.BITS4: torch.float32,
 }
 
 STEPS = {WeightKind.INT8: 1, WeightKind.INT6: 4}  # between the integers of weights
-
-
-class LibraryStruct(ctypes.Structure):
-    """`Library` of native.h."""
-
-    _fields_ = (
-        ("pool", ctypes.c_void_p),
-        ("isa", ctypes.c_int32),
-        ("vnni", ctypes.c_int32),
-        ("bf16", ctypes.c_int32),
-        ("amx", ctypes.c_int32),
-        ("neon", ctypes.c_int32),
-        ("dot", ctypes.c_int32),
-        ("threads", ctypes.c_int32),
-    )
-
-
-class LinearStruct(ctypes.Structure):
-    """`Linear` of native.h."""
-
-    _fields_ = (
-        ("kind", ctypes.c_int32),
-        ("round_inputs", ctypes.c_int32),
-        ("n", ctypes.c_int64),
-        ("k", ctypes.c_int64),
-        ("packed", ctypes.c_void_p),
-        ("scales", ctypes.c_void_p),
-        ("sums", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("lanes", ctypes.c_int64),
-        ("bases", ctypes.c_void_p),
-        ("exceptions", ctypes.c_void_p),
-        ("firsts", ctypes.c_void_p),
-    )
 
 
 class Library:
@@ -250,25 +221,46 @@ class PackedLinear:
         return cls._placed(library, struct, rows.contiguous(), beside, bias, arena)
 
     @classmethod
+    def of_bits4(
+        cls, library: Library, weight: Bits4, bias: Tensor | None = None, arena: Arena | None = None
+    ) -> PackedLinear:
+        """Pack a weight of 4 bits whose groups are as the kernels take them (`Bits4.packable`)."""
+        struct = LinearStruct(
+            kind=list(WeightKind).index(WeightKind.BITS4),
+            n=len(weight.codes),
+            k=weight.inputs,
+            group=weight.group,
+            is_whole=weight.is_whole,
+        )
+        assert weight.group % 8 == 0, "its groups are those of files"
+        assert weight.zeros is None or torch.equal(weight.levels, torch.arange(16.0)), "zeros are of codes"
+        tensors = panels(weight)
+        words = tensors.pop("packed")
+        packed = cls._placed(library, struct, None, tensors, bias, arena)
+        packed._tensors["packed"].copy_(words.view(torch.uint8).flatten())
+        return packed
+
+    @classmethod
     def _placed(
         cls,
         library: Library,
         struct: LinearStruct,
-        rows: Tensor,
+        rows: Tensor | None,
         tensors: dict[str, Tensor],
         bias: Tensor | None,
         arena: Arena | None,
     ) -> PackedLinear:
-        """Pack rows as they are; `tensors`: what the struct points to beside them, by its names."""
+        """Pack rows as they are, if any; `tensors`: what the struct points to beside them, by its names."""
         size = library.functions.parley_packed_bytes(ctypes.byref(struct))
         tensors["packed"] = (arena or library.arena).take(size)
         if bias is not None:
             tensors["bias"] = padded(bias.detach().float())
         for name, tensor in tensors.items():
             setattr(struct, name, tensor.data_ptr())
-        library.functions.parley_pack(
-            library.handle, ctypes.byref(struct), rows.data_ptr(), tensors["packed"].data_ptr()
-        )
+        if rows is not None:
+            library.functions.parley_pack(
+                library.handle, ctypes.byref(struct), rows.data_ptr(), tensors["packed"].data_ptr()
+            )
         return cls(library, struct, tensors)
 
     @property
@@ -307,13 +299,15 @@ class PackedLinear:
         return y.view(*x.shape[:-1], self.n)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Return W[ids], (..., k), in the weight's own dtype; integers as float32, scaled.
+        """Return W[ids], (..., k), in the weight's own dtype; integers and 4 bits as float32, scaled.
 
         Raises IndexError for an id that is no row.
         """
         flat = ids.reshape(-1).to(torch.int64).contiguous()
         if flat.numel() and not (0 <= int(flat.min()) and int(flat.max()) < self.n):
             raise IndexError(f"ids must be from 0 to {self.n - 1}")
+        if self.kind is WeightKind.BITS4:
+            return read_rows(self._tensors, self.k, self.struct.group, flat).view(*ids.shape, self.k)
         rows = torch.empty((flat.numel(), self.k), dtype=_DTYPES[self.kind])
         self.library.functions.parley_gather(
             self.library.handle, self._address, flat.data_ptr(), flat.numel(), rows.data_ptr()

@@ -13,12 +13,12 @@ from inference.kernels.native import (
     MOST_INT8_INPUTS,
     STEPS,
     Library,
-    LinearStruct,
     PackedLinear,
     WeightKind,
     padded,
 )
 from inference.kernels.quantizing import quantize_rows
+from inference.kernels.structs import LinearStruct
 
 _LEAST_WEIGHTS = 1 << 22  # of a head: what the caches hold is read as fast in any form
 # Of one in int8, of which six bits leave out a quarter: that paid with 136 million, not with 28 (Zen 4).

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from inference.kernels.native import WeightKind
 from inference.levels.proof import Verdict
 from inference.models.linears import Packed
 from inference.sequences.computing import Runner
@@ -101,6 +102,11 @@ class Served:
         return bool(self.packed) and (self.level.native or self.level is Level.BATCHED)
 
     @property
+    def keeps_bits4(self) -> bool:
+        """Return whether weights stay in the 4 bits that files have them in."""
+        return any(each.form == WeightKind.BITS4 for each in self.packed)
+
+    @property
     def weights(self) -> str:
         """Return how many linears are kept in which form, as a line for a person; "" if none are packed."""
         sizes = Counter[str]()
@@ -111,8 +117,12 @@ class Served:
 
     @property
     def weights_dtype(self) -> str | None:
-        """Return what most packed weights are kept in, as torch calls it; None if none are packed."""
+        """Return what most packed weights are kept in, as torch calls it; None if none are packed.
+
+        What is in 4 bits has no such name.
+        """
         sizes = Counter[str]()
         for each in self.packed:
-            sizes[each.form] += each.nbytes
+            if not each.form[0].isdigit():
+                sizes[each.form] += each.nbytes
         return f"torch.{sizes.most_common(1)[0][0].partition(' ')[0]}" if sizes else None

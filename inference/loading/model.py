@@ -6,11 +6,12 @@ import inspect
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 from inference.files.checkpoint import Checkpoint, Weights
 from inference.files.model_files import ADAPTER, CONFIG, read_object, safetensors_files
+from inference.loading.keeping import keep, kept_linears
 from inference.loading.obstacles import check_loaded, unavailable
 from inference.models.weights import NARROW, expert_weights, kept_kinds, loading_class, make_plain, widen
 from inference.planning.precision import DTYPES, rounded_dtype
@@ -136,10 +138,12 @@ def load_model(
     weights: Weights,
     device: torch.device,
     progress: Callable[[str], None],
+    kept: Mapping[str, str] = MappingProxyType({}),
 ) -> PreTrainedModel:
     """Return the model with its weights on `device`, attention still transformers' own ("eager").
 
-    On CPU its linears, embeddings and experts are what is stored, and it computes in float32.
+    On CPU its linears, embeddings and experts are what is stored, and it computes in float32. `kept`: weights
+    that stay in 4 bits, by their names in the files, and where they are in the model.
     """
     started = time.monotonic()
     if not sys.stderr.isatty():  # a bar is for a person; in a log it is noise
@@ -149,7 +153,7 @@ def load_model(
         logging.getLogger(_ADVICE).addFilter(_is_no_advice)
     model: PreTrainedModel
     try:
-        with _files(checkpoint, config, described, weights, loader) as files:
+        with _files(checkpoint, config, described, weights, loader, kept) as files:
             model, loaded = loader.from_pretrained(
                 **files,
                 config=described,
@@ -158,6 +162,7 @@ def load_model(
                 ignore_mismatched_sizes=True,  # so that they are told of, and refused below
                 output_loading_info=True,
             )
+            keep(model, kept, files.get("state_dict", {}))
     except ModelUnavailable:  # of a quantised weight, as it is expanded
         raise
     except Exception as error:  # what values of the wrong type lead to can be anything
@@ -182,12 +187,17 @@ def _is_no_advice(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def _files(
-    checkpoint: Checkpoint, config: ModelConfig, described: PreTrainedConfig, weights: Weights, loader: Any
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    described: PreTrainedConfig,
+    weights: Weights,
+    loader: Any,
+    kept: Collection[str],
 ) -> Iterator[dict[str, Any]]:
     """Have what tells a loader of the files, or gives it what they hold where that is quantised."""
     if weights.stored is not None:
         files = safetensors_files(checkpoint.path)
-        with expanded(weights.stored, files, _turned_weights(loader, described)) as tensors:
+        with expanded(weights.stored, files, _turned_weights(loader, described), kept) as tensors:
             yield {"pretrained_model_name_or_path": None, "state_dict": tensors}
         return
     remote = {}
@@ -267,6 +277,19 @@ def _own_config(model_class: type[PreTrainedModel], described: PreTrainedConfig)
     """Return the configuration that a class takes: of a model of several parts it may be that for text."""
     part = described.sub_configs.get("text_config")
     return described.get_text_config() if part and model_class.config_class is part else described
+
+
+def kept_weights(described: PreTrainedConfig, weights: Weights) -> dict[str, str]:
+    """Return where in the model the weights are that can stay in 4 bits, by their names in the files."""
+    own = _model_class(described)
+    if own is None or weights.stored is None or described.is_encoder_decoder:
+        return {}
+    try:
+        with torch.device("meta"):
+            model = own._from_config(_own_config(own, described))
+        return kept_linears(model, weights.stored)
+    except Exception:  # it will fail again as the model is loaded, and be told then
+        return {}
 
 
 def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.device) -> Weights:

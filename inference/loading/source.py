@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -25,6 +25,7 @@ from inference.loading.model import (
     choose_dtype,
     has_own_code,
     held_weights,
+    kept_weights,
     load_model,
     read_config,
     vocabulary_size,
@@ -34,8 +35,16 @@ from inference.models.lora import Adaptable, load_adapters
 from inference.planning.demand import Demand
 from inference.planning.described import describe_demand
 from inference.planning.plan import MIB
-from inference.planning.precision import kv_dtype, linears_dtype, product_speed, rounds_inputs, screen_bytes
+from inference.planning.precision import (
+    keeps_bits4,
+    kv_dtype,
+    linears_dtype,
+    product_speed,
+    rounds_inputs,
+    screen_bytes,
+)
 from inference.quantised.asked import to_do
+from inference.quantised.stored import Stored
 from inference.shards.group import Group
 from inference.vision.model import Vision, open_vision
 
@@ -56,6 +65,15 @@ class Source:
     kv_dtype: torch.dtype
     library: Library | None  # of native kernels
     without: str  # why there is none
+    kept: Mapping[str, str] = field(default_factory=dict)  # weights that stay in 4 bits, and where they are
+
+    def quantization(self, *, keeps_bits4: bool = True) -> str | None:
+        """Return how the files were quantised and what becomes of that, for a person; None if they weren't.
+
+        `keeps_bits4`: what can stay in 4 bits does, at the level that the model is served at.
+        """
+        stored = self.weights.stored
+        return None if stored is None else stored.said(len(self.kept) if keeps_bits4 else 0)
 
     def demand(self) -> Demand:
         """Return what the model needs."""
@@ -63,22 +81,32 @@ class Source:
         linears = linears_dtype(config, self.weights, dtype, library)
         held = held_weights(self.described, self.weights, self.device)
         demand = describe_demand(self.described, held, dtype, linears, self.kv_dtype)
+        spared = self._spared_bytes(linears.itemsize)
         beside = screen_bytes(config, library, self.described)
         if config.model.adapter_directory is not None:
             beside += config.model.adapter_bytes
         beside += held_bytes(self.adapters, None if self.device.type == "cpu" else dtype.itemsize)
         speed, loading, how = product_speed(config, self.weights, dtype, library), 0, ""
-        if self.weights.stored is not None:  # in 16 bits, all of them, before the first is packed
+        if self.weights.stored is not None:  # but for 4 bits in 16, all of them, before the first is packed
             loading, how = held.size(dtype.itemsize, 2) + self.weights.stored.passing_bytes, "expanded"
+            loading -= self._spared_bytes(2)
         elif self.device.type == "cpu" and has_own_code(self.described):
             loading, how = held.size(dtype.itemsize), "loaded in float32"
         return replace(
             demand,
-            weights_bytes=demand.weights_bytes + beside,
+            weights_bytes=demand.weights_bytes + beside - spared,
+            weights_form=f"4 bits, others {demand.weights_form}" if self.kept else demand.weights_form,
             loading_bytes=loading,
             loading_how=how,
             product_speed=speed,
         )
+
+    def _spared_bytes(self, item_bytes: int) -> int:
+        """Return what less the weights take that stay in 4 bits, of numbers of so many bytes otherwise."""
+        stored = self.weights.stored
+        if stored is None:
+            return 0
+        return stored.expanded_bytes(self.kept) // 2 * item_bytes - stored.kept_bytes(self.kept)
 
     def machine(self, threads: int) -> Machine:
         """Return what there is to compute with; `threads`: torch's."""
@@ -101,9 +129,21 @@ class Source:
 
         Returns it with the number of its tokens' ids, and with what its images need if it sees.
         """
+        served, vocabulary, vision = self._brought_up(max_total_tokens, progress, group)
+        if not self.kept or served.keeps_bits4:
+            return served, vocabulary, vision
+        progress(f"Weights can't stay in 4 bits at level {served.name}: they are loaded again, and expanded")
+        del served, vision
+        return replace(self, kept={})._brought_up(max_total_tokens, progress, group)
+
+    def _brought_up(
+        self, max_total_tokens: int, progress: Callable[[str], None], group: Group | None
+    ) -> tuple[Served, int, Vision | None]:
         config, device = self.config, self.device
         with memory_named("the model was loaded", device):
-            model = load_model(self.checkpoint, config.model, self.described, self.weights, device, progress)
+            model = load_model(
+                *(self.checkpoint, config.model, self.described, self.weights, device, progress, self.kept)
+            )
             vocabulary = vocabulary_size(model)
             adaptable = None if config.model.adapter_directory is None else Adaptable.of(model)
             low_ranks = load_adapters(self.adapters, model) if self.adapters or adaptable else None
@@ -176,7 +216,8 @@ def find_source(
             "leave it out, and they are served in 16 bits, which take twice the memory"
         )
     dtype = choose_dtype(config.model, described, device)
-    return Source(
+    keeps = library is not None and keeps_bits4(config, library)
+    source = Source(
         config=config,
         checkpoint=checkpoint,
         adapters=tuple(adapters),
@@ -189,22 +230,25 @@ def find_source(
         kv_dtype=kv_dtype(config, library, without, dtype),
         library=library,
         without=without,
+        kept=kept_weights(described, weights) if keeps else {},
     )
+    if weights.stored is not None:
+        sizes = _sizes_said(weights.stored, source.kept)
+        progress(f"The files are quantised: {source.quantization()}, {sizes}")
+    return source
+
+
+def _sizes_said(stored: Stored, kept: Mapping[str, str]) -> str:
+    become = stored.held_bytes - stored.expanded_bytes(kept) + stored.kept_bytes(kept)
+    return f"{stored.file_bytes / MIB:,.0f} MiB that become {become / MIB:,.0f} MiB"
 
 
 def _with_quantisation(
     config: EngineConfig, weights: Weights, progress: Callable[[str], None]
 ) -> EngineConfig:
     """Return the configuration by which weights are rounded or aren't; raise ModelUnavailable."""
-    stored = weights.stored
-    if stored is not None:
-        progress(
-            f"The files are quantised: {stored}, {stored.file_bytes / MIB:,.0f} MiB that become "
-            f"{stored.held_bytes / MIB:,.0f} MiB"
-        )
-    return replace(
-        config, model=replace(config.model, quantize=to_do(config.model.quantize, stored, progress))
-    )
+    asked = to_do(config.model.quantize, weights.stored, progress)
+    return replace(config, model=replace(config.model, quantize=asked))
 
 
 def _open_library(

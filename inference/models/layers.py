@@ -16,9 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
-from inference.models.linears import weight_and_bias
+from inference.models.bits4 import LINEARS, codes_of
+from inference.models.linears import Numbers, weight_and_bias
+from inference.models.numberless import Numberless
 from inference.models.paged import Probed
-from inference.models.weights import NarrowLinear
+from inference.quantised.bits4 import join
 
 _QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
 _OUT = (("o_proj",), ("out_proj",), ("dense",))
@@ -48,10 +50,20 @@ class Linears:
         pairs = [weight_and_bias(self.parent.get_submodule(name)) for name in self.names]
         if len(pairs) == 1:
             return pairs[0]
-        if all(bias is None for _, bias in pairs):
-            return torch.cat([weight for weight, _ in pairs]), None
-        biases = [weight.new_zeros(len(weight)) if bias is None else bias for weight, bias in pairs]
-        return torch.cat([weight for weight, _ in pairs]), torch.cat([bias.float() for bias in biases])
+        return torch.cat([weight for weight, _ in pairs]), self._bias()
+
+    def numbers(self) -> Numbers:
+        """Return what they are packed of as one: if all are in 4 bits, and alike, these."""
+        codes = join([codes_of(self.parent.get_submodule(name)) for name in self.names])
+        return (*self.joined(), None) if codes is None else (Numberless.of(codes.shape), self._bias(), codes)
+
+    def _bias(self) -> Tensor | None:
+        modules = [self.parent.get_submodule(name) for name in self.names]
+        if all(module.bias is None for module in modules):
+            return None
+        sized = zip(modules, self.sizes, strict=True)
+        parts = [torch.zeros(n) if each.bias is None else each.bias.detach().float() for each, n in sized]
+        return torch.cat(parts)
 
     @property
     def sizes(self) -> list[int]:
@@ -180,7 +192,7 @@ def _norm_modules(layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _linears(parent: nn.Module, choices: tuple[tuple[str, ...], ...]) -> Linears:
     for names in choices:
         modules = [getattr(parent, name, None) for name in names]
-        if all(type(module) in (nn.Linear, NarrowLinear) for module in modules):
+        if all(type(module) in LINEARS for module in modules):
             return Linears(parent, names)
     raise OtherShape(f"`{type(parent).__name__}` has no linears {' or '.join(map(', '.join, choices))}")
 

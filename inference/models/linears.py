@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container
+from collections.abc import Container
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +13,26 @@ from transformers.pytorch_utils import Conv1D
 
 from inference.kernels.arena import Arena
 from inference.kernels.native import Library, PackedLinear, WeightKind, narrowest
-from inference.models.weights import NARROW, NarrowLinear, Numberless
+from inference.models.bits4 import LINEARS, Bits4Linear, codes_of
+from inference.models.numberless import Numberless
+from inference.models.weights import NARROW, NarrowLinear
+from inference.quantised.bits4 import Bits4
 
-Pack = Callable[[Tensor, Tensor | None], "Packed"]  # weight (n, k) and bias (n,) to a packed linear
-NativePack = Callable[[Tensor, Tensor | None], "NativeLinear"]
+Numbers = tuple[Tensor, Tensor | None, Bits4 | None]  # a weight (n, k), bias (n,), and what it is in 4 bits
+
+
+class Pack(Protocol):
+    """Makes a packed linear of a weight (n, k) and bias (n,)."""
+
+    def __call__(self, weight: Tensor, bias: Tensor | None, codes: Bits4 | None = None, /) -> Packed:
+        """Return it; a weight that is given in 4 bits, too, has no other numbers."""
+
+
+class NativePack(Protocol):
+    """Packs for the C extension."""
+
+    def __call__(self, weight: Tensor, bias: Tensor | None, codes: Bits4 | None = None, /) -> NativeLinear:
+        """Return it, as above."""
 
 
 class Packed(nn.Module, ABC):
@@ -122,7 +139,12 @@ def native_pack(
     that pays. `arena` is for what doesn't stay: its memory goes back.
     """
 
-    def pack(weight: Tensor, bias: Tensor | None) -> NativeLinear:
+    def pack(weight: Tensor, bias: Tensor | None, codes: Bits4 | None = None, /) -> NativeLinear:
+        if codes is not None:
+            assert kind is None, "what is rounded isn't kept in 4 bits"
+            found = codes.packable()
+            assert found is not None, "only those are kept"
+            return NativeLinear(PackedLinear.of_bits4(library, found, bias, arena), bias)
         fitting = kind or (narrowest(weight) if narrow else WeightKind.FLOAT32)
         bias = None if bias is None else bias.float()
         packed = PackedLinear.pack(
@@ -133,8 +155,9 @@ def native_pack(
     return pack
 
 
-def reorder(weight: Tensor, bias: Tensor | None) -> Packed:
+def reorder(weight: Tensor, bias: Tensor | None, codes: Bits4 | None = None, /) -> Packed:
     """Pack for torch alone."""
+    weight = weight if codes is None else codes.expand()
     return ReorderedLinear(weight, bias)
 
 
@@ -165,18 +188,27 @@ def pack_linears(model: nn.Module, pack: Pack, bypassed: Container[nn.Module] = 
     made: dict[int, tuple[nn.Module, Packed]] = {}  # a module can have several places; it stays alive here
     for parent in list(model.modules()):
         for name, module in list(parent._modules.items()):  # `named_children` says each only once
-            if type(module) not in (nn.Linear, NarrowLinear, Conv1D):  # others compute something else
+            if type(module) not in (*LINEARS, Conv1D):  # others compute something else
                 continue
             if module in bypassed:
                 continue
             if id(module) not in made:
-                made[id(module)] = (module, pack(*weight_and_bias(module)))
+                made[id(module)] = (module, pack(*numbers_of(module)))
             packed = made[id(module)][1]
             setattr(parent, name, packed)
             asked = isinstance(module, NarrowLinear) and module.asked
             swaps.append(Swap(parent, name, packed, type(module) is Conv1D, asked))
             drop_weight(module)
     return swaps
+
+
+def numbers_of(linear: nn.Module) -> Numbers:
+    """Return what a linear is packed of: its weight (n, k) and bias, of 4 bits these in place of numbers."""
+    codes = codes_of(linear)
+    if codes is None:
+        return (*weight_and_bias(linear), None)
+    bias = getattr(linear, "bias", None)
+    return Numberless.of(codes.shape), None if bias is None else bias.detach(), codes
 
 
 def weight_and_bias(linear: nn.Module) -> tuple[Tensor, Tensor | None]:
@@ -204,6 +236,8 @@ def make_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 def drop_weight(module: nn.Module) -> None:
     """Free a weight that is packed now, although something may still hold its module."""
     module._parameters["weight"] = None
+    if isinstance(module, Bits4Linear):
+        module.codes = None
 
 
 def _turn(linear: nn.Linear) -> Conv1D:

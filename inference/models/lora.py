@@ -24,7 +24,7 @@ from transformers.pytorch_utils import Conv1D
 from inference.files.adapters import WEIGHTS, AdapterFiles, refused
 from inference.kernels.native_adapters import LowRank
 from inference.models.layers import LayerParts
-from inference.models.weights import Numberless
+from inference.models.numberless import Numberless
 from inference.sequences.state import Pieces
 
 Multiply = Callable[[Tensor], Tensor]  # (rows, k) -> (rows, n)

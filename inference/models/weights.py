@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeGuard
@@ -21,6 +21,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from inference.kernels.native import WeightKind, narrowest
+from inference.models.numberless import SIZES
 
 NARROW = (torch.bfloat16, torch.float16)
 _IN_OTHER_WORDS = {"FalconLinear"}
@@ -28,9 +29,8 @@ _SMALL = 100_000  # numbers of a parameter that isn't a matrix, for the most par
 _WIDENED = 4 * 1024 * 1024  # numbers that are widened at once
 _OF_THE_MODEL = ContextVar("_OF_THE_MODEL", default=False)  # who asks for a weight
 _EXPERTS_SAY = ("has_gate", "has_bias", "is_transposed", "num_experts")
-_SIZES = (Tensor.shape.__get__, Tensor.ndim.__get__, Tensor.size, Tensor.dim)
 # What is asked of a tensor whatever its numbers are
-_OF_SHAPE = (*_SIZES, Tensor.device.__get__, Tensor.__len__, Tensor.data_ptr)
+_OF_SHAPE = (*SIZES, Tensor.device.__get__, Tensor.__len__, Tensor.data_ptr)
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -47,8 +47,12 @@ class NarrowLinear(nn.Linear):
         found = super().__getattr__(name)
         if name != "weight":
             return found
+        return Widened.of(found) if self.is_asked() and found.dtype in NARROW else found
+
+    def is_asked(self) -> bool:
+        """Return whether the model's code asks for the weight, or has done so."""
         self.__dict__["asked"] = self.asked or _OF_THE_MODEL.get()
-        return Widened.of(found) if self.asked and found.dtype in NARROW else found
+        return self.asked
 
     def forward(self, given: Tensor) -> Tensor:
         """Return (..., out_features) in float32."""
@@ -73,24 +77,6 @@ def asking_for_weights() -> Iterator[None]:
         yield
     finally:
         _OF_THE_MODEL.reset(token)
-
-
-class Numberless(Tensor):
-    """Says of a weight what it is like; its numbers are packed."""
-
-    @staticmethod
-    def of(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Numberless:
-        """Return one that takes no memory."""
-        return torch.empty(tuple(shape), dtype=dtype, device="meta").as_subclass(Numberless)
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func not in (Tensor.dtype.__get__, *_SIZES):  # torch would give whatever is in memory
-            raise TypeError("a weight that is packed, or that adapters add to, can't be read")
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
 
 
 class NarrowEmbedding(nn.Module):

@@ -94,3 +94,9 @@ def screen_bytes(config: EngineConfig, library: Library | None, described: PreTr
 def rounds_inputs(config: EngineConfig, library: Library | None) -> bool:
     """Return whether linears round what they read to bfloat16."""
     return config.model.dtype == "bfloat16" and library is not None and library.has_bf16
+
+
+def keeps_bits4(config: EngineConfig, library: Library) -> bool:
+    """Return whether weights that files have in 4 bits stay so; of shards and of what rounds they don't."""
+    keeps = config.compress_weights and config.narrow_weights and config.shards == 1
+    return keeps and not config.model.quantize and not rounds_inputs(config, library)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from inference.quantised.bits import scale_groups, unpack, words_for
+from inference.quantised.bits4 import Bits4, pack_codes, packed_bytes, whole_numbers
 from inference.quantised.expansion import Expansion, Found, Parts, Table, spans
 from inference.quantised.method import Method
 
@@ -50,7 +52,9 @@ def _by_outputs(table: Table, name: str, prefix: str, size: int) -> Expansion:
     table.get(f"{prefix}.qzeros", ("I32",), (scales.shape[0], words.shape[1]))
     size = _checked(table, prefix, columns, scales.shape[0], size)
     parts = {"words": name, "scales": f"{prefix}.scales", "zeros": f"{prefix}.qzeros"}
-    return Expansion((rows, columns), parts, partial(_expand_by_outputs, size=size))
+    kept = packed_bytes(rows, columns, size, zeros=True)
+    codes = partial(_bits4_by_outputs, size=size) if kept else None
+    return Expansion((rows, columns), parts, partial(_expand_by_outputs, size=size), codes, kept)
 
 
 def _by_inputs(table: Table, name: str, prefix: str, size: int) -> Expansion:
@@ -63,7 +67,9 @@ def _by_inputs(table: Table, name: str, prefix: str, size: int) -> Expansion:
     if not groups or words_for(groups, _BITS) > zeros.shape[1] or groups > scales.shape[1]:
         raise table.refusal(f"have too few groups in `{prefix}.qzeros` or `{prefix}.scales`")
     parts = {"words": name, "scales": f"{prefix}.scales", "zeros": f"{prefix}.qzeros"}
-    return Expansion((rows, columns), parts, partial(_expand_by_inputs, size=size))
+    kept = packed_bytes(rows, columns, size, zeros=True)
+    codes = partial(_bits4_by_inputs, size=size) if kept else None
+    return Expansion((rows, columns), parts, partial(_expand_by_inputs, size=size), codes, kept)
 
 
 def _checked(table: Table, prefix: str, columns: int, groups: int, size: int) -> int:
@@ -79,14 +85,27 @@ def _expand_by_outputs(parts: Parts, weight: Tensor, *, size: int) -> None:
     rows, columns = weight.shape
     for span in spans(rows, columns, _IN_WORD):
         words = slice(span.start // _IN_WORD, span.stop // _IN_WORD)
-        numbers = _in_order(parts["words"][:, words]).T.contiguous()  # (some rows, columns)
-        zeros = _in_order(parts["zeros"][:, words]).T
+        numbers = _in_order(parts["words"][:, words]).T.contiguous().float()  # (some rows, columns)
+        zeros = _in_order(parts["zeros"][:, words]).T.float()
         weight[span] = scale_groups(numbers, zeros, parts["scales"][:, span].T.float(), size, None)
 
 
 def _in_order(words: Tensor) -> Tensor:
     packed = unpack(words, _BITS, words.shape[1] * _IN_WORD)
-    return packed.unflatten(-1, (-1, _IN_WORD))[..., _PLACES].flatten(-2).float()
+    return packed.unflatten(-1, (-1, _IN_WORD))[..., _PLACES].flatten(-2)
+
+
+def _bits4_by_outputs(parts: Parts, *, size: int) -> Bits4:
+    codes, zeros = _in_order(parts["words"]).T, _in_order(parts["zeros"]).T
+    return whole_numbers(pack_codes(codes), codes.shape[1], size, parts["scales"].T, zeros)
+
+
+def _bits4_by_inputs(parts: Parts, *, size: int) -> Bits4:
+    words = parts["words"].contiguous()
+    columns = words.shape[1] * _IN_WORD
+    count = -(-columns // size)
+    zeros = unpack(parts["zeros"], _BITS, count)
+    return whole_numbers(words.view(torch.uint8), columns, size, parts["scales"][:, :count], zeros)
 
 
 def _expand_by_inputs(parts: Parts, weight: Tensor, *, size: int) -> None:

@@ -8,7 +8,7 @@ from torch.nn.functional import pad
 
 WORD = 32  # bits
 
-_FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+FP4_LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
 def unpack(words: Tensor, bits: int, count: int) -> Tensor:
@@ -34,7 +34,7 @@ def words_for(count: int, bits: int) -> int:
 
 def fp4(octets: Tensor) -> Tensor:
     """Return the numbers of E2M1, two in each byte, the lower half first: (..., 2 * bytes), float32."""
-    table = torch.tensor(_FP4, device=octets.device)
+    table = torch.tensor(FP4_LEVELS, device=octets.device)
     pairs = torch.stack((octets & 15, octets >> 4), -1).flatten(-2)
     return table[pairs.int()]
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inference.quantised.bits4 import Bits4, packed_bytes
 from inference.quantised.expansion import BLOCK, Expansion, Found, Parts, Table
 from inference.quantised.method import Method
 
@@ -61,7 +62,11 @@ def _in_4_bits(table: Table, name: str, weight: str) -> Expansion:
         table.get(parts["scale"], ("F32",), (-(-blocks // nested),))
         table.get(parts["levels"], ("F32",), (_NESTED_LEVELS,))
     offset = float(state.get("nested_offset") or 0.0)
-    return Expansion(shape, parts, partial(_expand_4_bits, block=block, nested=nested, offset=offset))
+    expand = partial(_expand_4_bits, block=block, nested=nested, offset=offset)
+    of_rows = shape[1] % block == 0 and shape[1] % 2 == 0
+    kept = packed_bytes(shape[0], shape[1], block, zeros=False) if of_rows else 0
+    codes = partial(_bits4, shape=shape, block=block, nested=nested, offset=offset) if kept else None
+    return Expansion(shape, parts, expand, codes, kept)
 
 
 def _state(table: Table, name: str) -> dict[str, Any]:
@@ -96,10 +101,7 @@ def _rows(weight: Tensor) -> int:
 
 
 def _expand_4_bits(parts: Parts, weight: Tensor, *, block: int, nested: int | None, offset: float) -> None:
-    scale = parts["absmax"]
-    if nested is not None:
-        each = torch.arange(len(scale)) // nested
-        scale = parts["levels"][scale.int()] * parts["scale"][each] + offset
+    scale = _scales(parts, nested, offset)
     octets, flat = parts["octets"].view(torch.uint8).flatten(), weight.view(-1)
     step = max(BLOCK // (2 * block), 1) * 2 * block
     for start in range(0, len(flat), step):
@@ -108,3 +110,19 @@ def _expand_4_bits(parts: Parts, weight: Tensor, *, block: int, nested: int | No
         target = flat[start : start + step]
         which = torch.arange(start, start + len(target)) // block
         target.copy_(numbers[: len(target)] * scale[which])
+
+
+def _scales(parts: Parts, nested: int | None, offset: float) -> Tensor:
+    """Return what each block is multiplied by."""
+    scale = parts["absmax"]
+    if nested is None:
+        return scale
+    each = torch.arange(len(scale)) // nested
+    return parts["levels"][scale.int()] * parts["scale"][each] + offset
+
+
+def _bits4(parts: Parts, *, shape: tuple[int, int], block: int, nested: int | None, offset: float) -> Bits4:
+    rows, columns = shape
+    octets = parts["octets"].contiguous().view(torch.uint8).view(rows, -1)
+    scales = _scales(parts, nested, offset).float().view(rows, -1)
+    return Bits4(octets >> 4 | octets << 4, columns, block, scales, parts["table"].float())

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from inference.quantised.bits import scale_groups, unpack, words_for
+from inference.quantised.bits4 import Bits4, packed_bytes, whole_numbers
 from inference.quantised.expansion import Expansion, Found, Parts, Table, spans
 from inference.quantised.float8 import IDLE
 from inference.quantised.method import Method
@@ -94,7 +96,13 @@ def _packed(table: Table, name: str, prefix: str, groups: list[dict[str, Any]], 
         parts["order"] = f"{prefix}.weight_g_idx"
         table.get(parts["order"], ("I32", "I64"), (columns,))
     found.notes.add(f"{bits} bits in groups of {size}" if count > 1 else f"{bits} bits by rows")
-    return Expansion((rows, columns), parts, partial(_expand, bits=bits, size=size, table=table, name=name))
+    expand = partial(_expand, bits=bits, size=size, table=table, name=name)
+    kept = packed_bytes(rows, columns, size, zeros="zero" in parts) if bits == 4 else 0
+    if kept and "order" in parts:
+        order = {"order": table.content(parts["order"]), "scale": table.content(scale)}
+        kept = kept if _order(order, table, name) is None else 0
+    codes = partial(_bits4, columns=columns, size=size) if kept else None
+    return Expansion((rows, columns), parts, expand, codes, kept)
 
 
 def _shape(table: Table, prefix: str) -> tuple[int, int]:
@@ -150,6 +158,15 @@ def _expand(parts: Parts, weight: Tensor, *, bits: int, size: int, table: Table,
         numbers = unpack(parts["words"][span], bits, columns).float()
         zero = 2 ** (bits - 1) if zeros is None else zeros[span]
         weight[span] = scale_groups(numbers, zero, every[span], size, order)
+
+
+def _bits4(parts: Parts, *, columns: int, size: int) -> Bits4:
+    words, scales = parts["words"].contiguous(), parts["scale"].float()
+    rows = len(words)
+    zeros = unpack(parts["zero"].T, 4, rows).T if "zero" in parts else 8
+    scales = scales.expand(rows, 1) if scales.numel() == 1 else scales
+    octets = words.view(torch.uint8)[:, : -(-columns // 2)]
+    return whole_numbers(octets, columns, size, scales, zeros)
 
 
 def _order(parts: Parts, table: Table, name: str) -> Tensor | None:

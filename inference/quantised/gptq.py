@@ -14,6 +14,7 @@ from torch import Tensor
 
 from inference.errors import ModelUnavailable
 from inference.quantised.bits import WORD, scale_groups, unpack, words_for
+from inference.quantised.bits4 import Bits4, packed_bytes, whole_numbers
 from inference.quantised.expansion import Expansion, Found, Parts, Table, spans
 from inference.quantised.method import Method
 
@@ -61,7 +62,12 @@ def _weight(table: Table, method: Method, name: str, prefix: str, added: int, fo
             f"have {groups} groups in `{prefix}.scales`, for {columns} inputs in groups of {size}"
         )
     found.notes.add(f"{bits} bits in groups of {size}" if groups > 1 else f"{bits} bits by rows")
-    return Expansion((rows, columns), parts, partial(_expand, bits=bits, size=size, added=added, name=name))
+    expand = partial(_expand, bits=bits, size=size, added=added, name=name)
+    kept = packed_bytes(rows, columns, size, zeros=True) if bits == 4 else 0
+    if kept and "order" in parts:
+        kept = kept if _order(table.content(parts["order"]), groups, size, name) is None else 0
+    codes = partial(_bits4, size=size, added=added) if kept else None
+    return Expansion((rows, columns), parts, expand, codes, kept)
 
 
 def _check_bits(table: Table, method: Method, bits: int, prefix: str) -> None:
@@ -78,6 +84,12 @@ def _expand(parts: Parts, weight: Tensor, *, bits: int, size: int, added: int, n
         numbers = unpack(parts["words"][:, span].T, bits, columns).float()
         scales = parts["scales"][:, span].T.float()  # (some rows, groups)
         weight[span] = scale_groups(numbers, zeros[:, span].T.float(), scales, size, order)
+
+
+def _bits4(parts: Parts, *, size: int, added: int) -> Bits4:
+    words, rows = parts["words"].T.contiguous(), parts["words"].shape[1]
+    zeros = (unpack(parts["zeros"], 4, rows) + added) & 15
+    return whole_numbers(words.view(torch.uint8), 8 * words.shape[1], size, parts["scales"].T, zeros.T)
 
 
 def _order(order: Tensor, groups: int, size: int, name: str) -> Tensor | None:

@@ -13,7 +13,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from inference.quantised.bits import fp4, power_of_two
+from inference.quantised.bits import FP4_LEVELS, fp4, power_of_two
+from inference.quantised.bits4 import Bits4, packed_bytes
 from inference.quantised.expansion import Expansion, Parts, Table, spans
 
 FP8 = ("F8_E4M3", "F8_E5M2")
@@ -52,7 +53,9 @@ def packed_fp4(
         if table.get(globally, ("F32",)).count != 1:
             raise table.refusal(f"have more than one number in `{globally}`")
         parts["all"] = globally
-    return Expansion(shape, parts, partial(_expand_fp4, size=size, divide=divide))
+    kept = packed_bytes(*shape, size, zeros=False)
+    codes = partial(_bits4, size=size, divide=divide) if kept else None
+    return Expansion(shape, parts, partial(_expand_fp4, size=size, divide=divide), codes, kept)
 
 
 def as_numbers(scale: Tensor) -> Tensor:
@@ -114,12 +117,23 @@ def _as_matrices(scale: Tensor) -> Tensor:
     return scale.reshape(-1, *scale.shape[-2:])
 
 
+def _bits4(parts: Parts, *, size: int, divide: bool) -> Bits4:
+    octets = parts["octets"].contiguous()
+    scales = _group_scales(parts, slice(None), divide)
+    return Bits4(octets, 2 * octets.shape[1], size, scales, torch.tensor(FP4_LEVELS))
+
+
+def _group_scales(parts: Parts, span: slice, divide: bool) -> Tensor:
+    scale = as_numbers(parts["scale"][span])
+    if "all" not in parts:
+        return scale
+    common = parts["all"].float().view(())
+    return scale / common if divide else scale * common
+
+
 def _expand_fp4(parts: Parts, weight: Tensor, *, size: int, divide: bool) -> None:
     rows, columns = weight.shape
     for span in spans(rows, columns):
-        scale = as_numbers(parts["scale"][span])
-        if "all" in parts:
-            common = parts["all"].float().view(())
-            scale = scale / common if divide else scale * common
+        scale = _group_scales(parts, span, divide)
         numbers = fp4(parts["octets"][span]).unflatten(-1, (-1, size))
         weight[span] = numbers.mul_(scale[..., None]).flatten(-2)

@@ -18,6 +18,7 @@ from safetensors import safe_open
 from inference.errors import ModelUnavailable
 from inference.files.safetensors import Tensor
 from inference.quantised import awq, bnb, compressed, float8, gptq, mxfp4
+from inference.quantised.bits4 import Bits4
 from inference.quantised.expansion import BLOCK, Expansion, Found, Table
 from inference.quantised.method import NARROW, NARROW_FLOATS, ORIGINAL, Method
 
@@ -50,7 +51,14 @@ class Stored:
 
     def __str__(self) -> str:
         """Return what was found and what becomes of it as one line for a person."""
-        return f"{', '.join((self.method.name, *self.notes))}, expanded to {_NAMES[self.dtype]}"
+        return self.said()
+
+    def said(self, kept: int = 0) -> str:
+        """Return the same where so many of the weights stay in 4 bits."""
+        becomes = f"expanded to {_NAMES[self.dtype]}"
+        if kept:
+            becomes = "kept in 4 bits" + (f", some {becomes}" if kept < len(self.weights) else "")
+        return f"{', '.join((self.method.name, *self.notes))}, {becomes}"
 
     @property
     def held_bytes(self) -> int:
@@ -62,6 +70,14 @@ class Stored:
         """Return what expanding takes beside the weights: the pieces that are on their way."""
         return min(BLOCK, max(each.count for each in self.weights.values())) * _ON_THE_WAY
 
+    def kept_bytes(self, names: Collection[str]) -> int:
+        """Return what weights take at most that stay in 4 bits."""
+        return sum(self.weights[name].bits4_bytes for name in names)
+
+    def expanded_bytes(self, names: Collection[str]) -> int:
+        """Return what weights would take in 16 bits."""
+        return sum(2 * self.weights[name].count for name in names)
+
     def tensors(self, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors that the model is given, as headers would describe them."""
         kept = {name: each for name, each in stored.items() if name not in self.unread}
@@ -69,6 +85,24 @@ class Stored:
             name: Tensor(self.dtype, each.shape, 0, 2 * each.count) for name, each in self.weights.items()
         }
         return kept | made
+
+
+class Kept:
+    """A weight that stays in 4 bits: a loader gets none of its numbers, and no memory is taken for them."""
+
+    def __init__(self, expansion: Expansion, dtype: torch.dtype, read: Callable[[str], torch.Tensor]) -> None:
+        self._expansion = expansion
+        self._dtype = dtype
+        self._read = read
+
+    def __getitem__(self, part: EllipsisType) -> torch.Tensor:
+        """Return what has the weight's shape, all of one number."""
+        return torch.zeros(1, dtype=self._dtype).expand(self._expansion.shape)
+
+    def bits4(self) -> Bits4:
+        """Return the weight; raise ModelUnavailable if its tensors hold what can't be."""
+        assert self._expansion.bits4 is not None, "only such weights are kept"
+        return self._expansion.bits4({role: self._read(name) for role, name in self._expansion.parts.items()})
 
 
 class Weight:
@@ -142,10 +176,13 @@ def find_stored(
 
 
 @contextmanager
-def expanded(stored: Stored, files: list[Path], turned: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+def expanded(
+    stored: Stored, files: list[Path], turned: Collection[str] = (), kept: Collection[str] = ()
+) -> Iterator[dict[str, Any]]:
     """Have the files' tensors by name as a loader takes them, each quantised one expanded when it is.
 
     `turned`: the weights that the model has as (in, out), by its names; files may leave the first part out.
+    `kept`: those that stay in 4 bits, as `Kept`.
     """
 
     def turns(name: str) -> bool:
@@ -157,15 +194,16 @@ def expanded(stored: Stored, files: list[Path], turned: Collection[str] = ()) ->
         slices = {
             name: each.get_slice(name) for name, each in names
         }  # which several threads may read at once
-        kept = {name: each for name, each in slices.items() if name not in stored.unread}
+        plain = {name: each for name, each in slices.items() if name not in stored.unread}
 
         def read(name: str) -> torch.Tensor:
             found: torch.Tensor = slices[name][...]
             return found
 
         dtype = _DTYPES[stored.dtype]
-        yield kept | {
-            name: Weight(each, dtype, read, turned=turns(name)) for name, each in stored.weights.items()
+        yield plain | {
+            name: Kept(each, dtype, read) if name in kept else Weight(each, dtype, read, turned=turns(name))
+            for name, each in stored.weights.items()
         }
 
 

@@ -51,14 +51,21 @@ class Format:
 
 
 def save_quantised(
-    family: str, directory: Path, form: Format, keep: tuple[str, ...] = ("lm_head", "router", "gate.weight")
+    family: str,
+    directory: Path,
+    form: Format,
+    keep: tuple[str, ...] = ("lm_head", "router", "gate.weight"),
+    *,
+    rounded: bool = True,
 ) -> PreTrainedModel:
-    """Return a toy that holds what its quantised files in `directory` stand for, rounded to their 16 bits."""
+    """Return a toy that holds what its quantised files in `directory` stand for, in 16 bits if `rounded`."""
     model = save_model(family, directory).to(form.dtype)
     model.save_pretrained(directory)  # experts as matrices, as the hub has them
-    key = (family, form.packer, form.dtype, keep)
+    key = (family, form.packer, form.dtype, keep, rounded)
     if key not in _packed:
-        _packed[key] = _pack(load_file(directory / "model.safetensors"), form, keep, turned=family == "gpt2")
+        as_dtype = form.dtype if rounded else torch.float32
+        stored = load_file(directory / "model.safetensors")
+        _packed[key] = _pack(stored, form, keep, as_dtype, turned=family == "gpt2")
     files, plain = {**form.extra, **_packed[key][0]}, _packed[key][1]
     save_file(plain, directory / "model.safetensors", metadata={"format": "pt"})
     oracle = type(model).from_pretrained(directory, dtype=torch.float32).eval()
@@ -72,7 +79,7 @@ def save_quantised(
 
 
 def _pack(
-    stored: dict[str, Tensor], form: Format, keep: tuple[str, ...], *, turned: bool
+    stored: dict[str, Tensor], form: Format, keep: tuple[str, ...], dtype: torch.dtype, *, turned: bool
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the files' tensors, and what they stand for; `turned`: weights are (in, out), as GPT-2's."""
     random, files, plain = np.random.default_rng(5), {}, {}
@@ -85,7 +92,7 @@ def _pack(
         weight = tensor.float().numpy()
         packed, expanded = form.packer(weight.T.copy() if turned else weight, random)
         files |= {name.removesuffix("weight") + suffix: each for suffix, each in packed.items()}
-        plain[name] = torch.from_numpy(expanded.T.copy() if turned else expanded).to(form.dtype)
+        plain[name] = torch.from_numpy(expanded.T.copy() if turned else expanded).to(dtype)
     return files, plain
 
 

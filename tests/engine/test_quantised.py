@@ -84,9 +84,15 @@ FORMATS = {
         BFLOAT16,
     ),
     "bitsandbytes int8": Format(packed.bnb_8, BNB | {"load_in_8bit": True}),
-    "bitsandbytes nf4": Format(packed.bnb_4(64), BNB | {"load_in_4bit": True}, BFLOAT16),
-    "bitsandbytes nf4, twice": Format(packed.bnb_4(64, nested=16), BNB | {"load_in_4bit": True}, BFLOAT16),
+    "bitsandbytes nf4": Format(packed.bnb_4(32), BNB | {"load_in_4bit": True}, BFLOAT16),
+    "bitsandbytes nf4, twice": Format(packed.bnb_4(32, nested=16), BNB | {"load_in_4bit": True}, BFLOAT16),
 }
+
+# What stays in 4 bits where the native kernels compute
+KEPT = (
+    *("gptq in 4 bits", "gptq without g_idx", "gptq v2", "awq", "awq gemv", "compressed in 4 bits"),
+    *("compressed with zero points", "bitsandbytes nf4", "bitsandbytes nf4, twice"),
+)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -95,8 +101,51 @@ def test_texts_are_those_of_the_weights_that_the_files_stand_for(name: str, tmp_
     assert loaded(tmp_path) == held(model)
     session = Session(config(tmp_path, max_total_tokens=64))
     assert session.level == best("fused", "paged+merged")
+    assert session.info.quantization is not None
+    assert session.info.quantization.endswith("kept in 4 bits") == kept(name)
+    if kept(name):
+        model = save_quantised("llama", tmp_path, FORMATS[name], rounded=False)
     check_texts(session, model)
     session.close()
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["awq", "bitsandbytes nf4"])
+def test_weights_stay_in_4_bits_where_layers_are_not_fused(name: str, tmp_path: Path) -> None:
+    model = save_quantised("llama", tmp_path, FORMATS[name], rounded=False)
+    session = Session(replace(config(tmp_path, max_total_tokens=64), fuse_layers=False))
+    assert session.level == "native"
+    assert session.info.quantization is not None
+    assert session.info.quantization.endswith("kept in 4 bits")
+    check_texts(session, model)
+    session.close()
+
+
+@pytest.mark.parametrize("off", ["compress_weights", "narrow_weights", "native_kernels"])
+def test_weights_in_4_bits_are_expanded_without_what_keeps_them(off: str, tmp_path: Path) -> None:
+    model = save_quantised("llama", tmp_path, FORMATS["awq"])
+    settings = config(tmp_path, max_total_tokens=64)
+    session = Session(replace(settings, **{off: False}))  # type: ignore[arg-type]
+    assert session.info.quantization == "awq, 4 bits in groups of 32, expanded to float16"
+    check_texts(session, model)
+    session.close()
+
+
+@needs_kernels
+def test_weights_that_stay_in_4_bits_are_planned_with(tmp_path: Path) -> None:
+    save_quantised("llama", tmp_path, FORMATS["gptq in 4 bits"])
+    settings = config(tmp_path, max_total_tokens=64)
+    kept, expanded = (
+        find_source(replace(settings, compress_weights=on), 1, lambda _: None).demand()
+        for on in (True, False)
+    )
+    stored = read_weights(tmp_path).stored
+    assert stored is not None
+    spared = stored.expanded_bytes(stored.weights) - stored.kept_bytes(stored.weights)
+    assert spared > stored.expanded_bytes(stored.weights) / 2
+    assert expanded.weights_bytes - kept.weights_bytes == spared
+    assert expanded.loading_bytes - kept.loading_bytes == spared
+    assert kept.weights_form.startswith("4 bits, others ")
 
 
 @pytest.mark.parametrize("name", ["gptq by g_idx", "awq", "fp8 by blocks", "compressed in 4 bits"])
@@ -127,7 +176,7 @@ def test_experts_in_mxfp4_are_expanded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["qwen2", "mistral3", "phi3"])
 def test_other_families_are_read_by_their_own_names(family: str, tmp_path: Path) -> None:
-    model = save_quantised(family, tmp_path, FORMATS["awq"])
+    model = save_quantised(family, tmp_path, FORMATS["awq"], rounded=not kept("awq"))
     session = Session(config(tmp_path, max_total_tokens=64))
     check_texts(session, model)
     session.close()
@@ -181,7 +230,7 @@ def test_what_loading_takes_is_planned_beside_what_remains(tmp_path: Path) -> No
 def test_what_was_found_is_said_with_what_it_takes(tmp_path: Path) -> None:
     save_quantised("llama", tmp_path, FORMATS["gptq in 4 bits"])
     session = Session(config(tmp_path, max_total_tokens=64))
-    found = "gptq, 4 bits in groups of 32, expanded to float16"
+    found = f"gptq, 4 bits in groups of 32, {'kept in 4 bits' if open_library() else 'expanded to float16'}"
     assert session.info.quantization == found
     assert any(
         f"The files are quantised: {found}, 0 MiB that become 0 MiB" in line for line in session.progress
@@ -241,6 +290,11 @@ def test_weights_that_stand_for_another_shape_are_named_with_both(tmp_path: Path
         ModelUnavailable, match=r"`model.layers.0.mlp.down_proj.weight` is 64x96 in the files and"
     ):
         Session(config(tmp_path))
+
+
+def kept(name: str) -> bool:
+    """Return whether weights stay in the 4 bits that a format has."""
+    return name in KEPT and open_library() is not None
 
 
 def rounding(directory: Path, asked: str) -> EngineConfig:

@@ -33,11 +33,13 @@ static int64_t bytes_of(int kind) { return kind == KIND_FLOAT32 ? 4 : is_integer
 
 static int64_t group_of(int kind) {
     if (kind == KIND_INT6) return EIGHT;
+    if (kind == KIND_BITS4) return BITS4_CODES;
     return kind == KIND_INT8 || kind == KIND_CODED ? 4 : kind == KIND_BFLOAT16 ? 2 : 1;
 }
 
 static int64_t panel_step(int kind) {
     if (kind == KIND_INT6) return EIGHT_BYTES / EIGHT;
+    if (kind == KIND_BITS4) return BITS4_BYTES / BITS4_CODES;
     return kind == KIND_CODED ? QUAD_BYTES / QUAD : PANEL * bytes_of(kind);
 }
 
@@ -145,19 +147,21 @@ static TileFunction *amx_function(int kind, int64_t rows) {
         [KIND_VNNI] = linear_int8_amx,
         [KIND_INT6] = linear_int6_amx,
     };
+    if (kind >= (int)(sizeof functions / sizeof *functions)) return NULL;
     return (kind == KIND_VNNI || kind == KIND_INT6) && rows < AMX_INT8_ROWS ? NULL : functions[kind];
 }
 #endif
 
 static TileFunction *tile_function(const Library *library, int kind, int64_t rows) {
     static TileFunction *const baseline[] = {linear_float32_baseline, linear_bfloat16_baseline, linear_float16_baseline,
-                                             linear_int8_baseline, linear_coded_baseline};
+                                             linear_int8_baseline, linear_coded_baseline, NULL, linear_bits4_baseline};
 #if defined(__x86_64__)
     static TileFunction *const avx2[] = {linear_float32_avx2, linear_bfloat16_avx2, linear_float16_avx2,
-                                         linear_int8_avx2, linear_coded_avx2};
+                                         linear_int8_avx2, linear_coded_avx2, NULL, linear_bits4_avx2};
     static TileFunction *const avx512[] = {linear_float32_avx512, linear_bfloat16_avx512, linear_float16_avx512,
                                            linear_int8_avx512,    linear_coded_avx512,    linear_int6_avx512,
-                                           linear_rounded_avx512, linear_vnni_avx512,     linear_coded_rounded_avx512};
+                                           linear_bits4_avx512,   linear_rounded_avx512,  linear_vnni_avx512,
+                                           linear_coded_rounded_avx512};
 #if defined(HAS_AMX)
     TileFunction *function = library->amx ? amx_function(kind, rows) : NULL;
     if (function) return function;

@@ -48,7 +48,7 @@ def prepared(mlp: nn.Module) -> tuple[Model, Tensor]:
     merge_linears(model, lambda: model(given))
     multiply = Multiplier(device_ops())
 
-    def swapped(weight: Tensor, bias: Tensor | None) -> Packed:
+    def swapped(weight: Tensor, bias: Tensor | None, codes: object = None, /) -> Packed:
         return SwappedLinear(device_linear(multiply, weight.dtype, weight, bias))
 
     pack_linears(model, swapped)

@@ -1,0 +1,29 @@
+"""What stands for a weight where its numbers are elsewhere, packed or in 4 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SIZES = (Tensor.shape.__get__, Tensor.ndim.__get__, Tensor.size, Tensor.dim)  # what is asked of a shape
+
+
+class Numberless(Tensor):
+    """Says of a weight what it is like; its numbers are packed."""
+
+    @staticmethod
+    def of(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Numberless:
+        """Return one that takes no memory."""
+        return torch.empty(tuple(shape), dtype=dtype, device="meta").as_subclass(Numberless)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func not in (Tensor.dtype.__get__, *SIZES):  # torch would give whatever is in memory
+            raise TypeError("a weight that is packed, or that adapters add to, can't be read")
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))

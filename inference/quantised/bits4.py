@@ -1,0 +1,140 @@
+"""Weights in 4 bits, as files that were quantised before have them: codes, and scales of groups of inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+_MOST_IN_GROUP = 128  # as in linear.h
+_CODES = 8  # of a word, of which a group has some
+_LEVELS = 16
+_WHOLE = torch.arange(_LEVELS, dtype=torch.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bits4:
+    """A weight (n, k): scale * (levels[code] + zero), by groups of neighbouring inputs of each output.
+
+    Zeros are there only where levels are 0 to 15, codes themselves.
+    """
+
+    codes: Tensor  # (n, k / 2, rounded up) uint8: of two inputs the first in the lower half
+    inputs: int  # k
+    group: int  # inputs that share a scale, the last of them maybe fewer
+    scales: Tensor  # (n, groups) float32
+    levels: Tensor  # (16) float32
+    zeros: Tensor | None = None  # (n, groups) float32
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return (n, k)."""
+        return len(self.codes), self.inputs
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether levels are whole numbers, one after the other."""
+        return torch.equal(self.levels - self.levels[0], _WHOLE)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the memory that it takes, packed or not."""
+        beside = 1 if self.zeros is None else 2
+        return self.codes.numel() + beside * 4 * self.scales.numel()
+
+    def expand(self) -> Tensor:
+        """Return the weight (n, k) in float32."""
+        codes = torch.stack((self.codes & 15, self.codes >> 4), -1).flatten(-2)[:, : self.inputs]
+        each = torch.arange(self.inputs) // self.group
+        found = self.levels[codes.int()]
+        if self.zeros is not None:
+            found += self.zeros[:, each]
+        return found * self.scales[:, each]
+
+    def split(self, rows: int) -> Iterator[Bits4]:
+        """Yield the weight in pieces of so many outputs."""
+        for start in range(0, len(self.codes), rows):
+            some = slice(start, start + rows)
+            zeros = None if self.zeros is None else self.zeros[some]
+            yield replace(self, codes=self.codes[some], scales=self.scales[some], zeros=zeros)
+
+    def packable(self) -> Bits4 | None:
+        """Return the same with groups as the kernels take them; None if there are none."""
+        size = _group_size(self.inputs, self.group)
+        if not size:
+            return None
+        return replace(self, group=size) if size >= self.inputs else self._regrouped(size)
+
+    def _regrouped(self, size: int) -> Bits4:
+        """Return the same with smaller groups, of which several have the same scale."""
+        starts = torch.arange(0, self.inputs, size) // self.group
+        zeros = None if self.zeros is None else self.zeros[:, starts]
+        return replace(self, group=size, scales=self.scales[:, starts], zeros=zeros)
+
+
+def packed_bytes(outputs: int, inputs: int, group: int, *, zeros: bool) -> int:
+    """Return what such a weight takes packed, 0 if kernels don't take groups of so many inputs."""
+    size = _group_size(inputs, group)
+    if not size:
+        return 0
+    return outputs * (-(-inputs // 2) + -(-inputs // size) * 4 * (2 if zeros else 1))
+
+
+def join(parts: Sequence[Bits4 | None]) -> Bits4 | None:
+    """Return several weights' outputs as one weight's; None if one isn't there, or they are unlike."""
+    found = [each for each in parts if each is not None]
+    if len(found) < len(parts):
+        return None
+    first = found[0]
+    if len(found) == 1:
+        return first
+    if any(each.zeros is not None for each in found) and all(each.is_whole for each in found):
+        found = [_with_zeros(each) for each in found]
+    alike = all(
+        (each.inputs, each.group, each.zeros is None) == (first.inputs, first.group, found[0].zeros is None)
+        and torch.equal(each.levels, found[0].levels)
+        for each in found
+    )
+    if not alike:
+        return None
+    zeros = [each.zeros for each in found if each.zeros is not None]
+    return replace(
+        found[0],
+        codes=torch.cat([each.codes for each in found]),
+        scales=torch.cat([each.scales for each in found]),
+        zeros=torch.cat(zeros) if zeros else None,
+    )
+
+
+def whole_numbers(codes: Tensor, inputs: int, group: int, scales: Tensor, zeros: Tensor | int) -> Bits4:
+    """Return scale * (code - zero), with zero points (n, groups) or one for all, from packed codes."""
+    given = torch.full_like(scales, zeros, dtype=torch.float32) if isinstance(zeros, int) else zeros.float()
+    common = given.flatten()[0]
+    if bool((given == common).all()):
+        return Bits4(codes, inputs, group, scales.float(), _WHOLE - common)
+    return Bits4(codes, inputs, group, scales.float(), _WHOLE, -given)
+
+
+def pack_codes(codes: Tensor) -> Tensor:
+    """Return codes (n, k), a byte each, with two to a byte."""
+    codes = pad(codes, (0, codes.shape[1] % 2))
+    return codes[:, ::2] | codes[:, 1::2] << 4
+
+
+def _group_size(inputs: int, group: int) -> int:
+    """Return the inputs of a group as kernels take them, 0 if they can't."""
+    if group >= inputs:  # of a row as a whole
+        return min(-(-inputs // _CODES) * _CODES, _MOST_IN_GROUP)
+    size = group if group <= _MOST_IN_GROUP else math.gcd(group, _MOST_IN_GROUP)
+    return 0 if size % _CODES else size
+
+
+def _with_zeros(weight: Bits4) -> Bits4:
+    if weight.zeros is not None:
+        return weight
+    zeros = torch.full_like(weight.scales, float(weight.levels[0]))
+    return replace(weight, levels=_WHOLE, zeros=zeros)
