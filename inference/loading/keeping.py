@@ -1,9 +1,9 @@
-"""Which weights of a quantised checkpoint stay in its 4 bits on a CPU, and how a model is given them."""
+"""Which of a model's weights are in 4 bits on a CPU, as its files have them or rounded at the start."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,28 +13,35 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from inference.models.bits4 import keep_bits4
-from inference.models.weights import make_plain
+from inference.models.weights import expert_weights, make_plain
+from inference.quantised.bits4 import packed_bytes
+from inference.quantised.rounding4 import BLOCK, round_rows
 from inference.quantised.stored import Kept, Stored
 
-LOG = logging.getLogger(__name__)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InBits4:
+    """Linears that compute with weights in 4 bits."""
+
+    places: Mapping[str, str] = field(default_factory=dict)  # in the model, by names in the files
+    numbers: int = 0  # of all these weights
+    nbytes: int = 0  # that they take at most
+    rounding: str | None = None  # by which they are rounded as they are loaded; None: files have them so
+
+    def __bool__(self) -> bool:
+        return bool(self.places)
 
 
-def kept_linears(model: PreTrainedModel, stored: Stored) -> dict[str, str]:
-    """Return where in a model the weights are that can stay in 4 bits, by their names in the files.
+def stored_linears(model: PreTrainedModel, stored: Stored) -> InBits4:
+    """Return the linears whose weights can stay in the files' 4 bits.
 
     Those are plain linears' that the loader takes one by one. A head isn't among them, which may be an
     embedding, too.
     """
-    make_plain(model)
+    places = {f"{path}.weight": path for path in _plain_linears(model)}
     transforms = get_model_conversion_mapping(model)
     renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
     converters = [each for each in transforms if isinstance(each, WeightConverter)]
-    head = model.get_output_embeddings()
-    places = {
-        f"{path}.weight": path
-        for path, module in model.named_modules()
-        if type(module) is nn.Linear and module is not head
-    }
     own, found = model.state_dict(), {}
     for name, each in stored.weights.items():
         renamed, source = rename_source_key(name, renamings, converters, model.base_model_prefix, own)
@@ -42,14 +49,50 @@ def kept_linears(model: PreTrainedModel, stored: Stored) -> dict[str, str]:
             renamed, source = name, None
         if each.bits4 is not None and source is None and renamed in places:
             found[name] = places[renamed]
-    return found
+    weights = [stored.weights[name] for name in found]
+    numbers, nbytes = sum(each.count for each in weights), sum(each.bits4_bytes for each in weights)
+    return InBits4(places=found, numbers=numbers, nbytes=nbytes)
 
 
-def keep(model: PreTrainedModel, kept: Mapping[str, str], tensors: Mapping[str, Any]) -> None:
-    """Have a loaded model's linears compute with the weights in 4 bits that `tensors` have by their names."""
-    for name, path in kept.items():
-        weight = tensors[name]
-        assert isinstance(weight, Kept), "another form was loaded"
-        module = model.get_submodule(path)
-        with torch.inference_mode():
+def rounded_linears(model: PreTrainedModel, rounding: str) -> InBits4:
+    """Return the linears that are rounded to 4 bits: those that text comes through, but for head and routers.
+
+    Rounded, a router would choose others; it is small.
+    """
+    experts = {module.num_experts for module in model.modules() if expert_weights(module)}
+    whole = model.config.get_text_config() is model.config
+    decoder = set(model.modules() if whole else model.get_decoder().modules())
+    found = {
+        path: module
+        for path, module in _plain_linears(model).items()
+        if module in decoder and module.out_features not in experts
+    }
+    shapes = [(each.out_features, each.in_features) for each in found.values()]
+    return InBits4(
+        places={path: path for path in found},
+        numbers=sum(n * k for n, k in shapes),
+        nbytes=sum(packed_bytes(n, k, BLOCK, zeros=False) for n, k in shapes),
+        rounding=rounding,
+    )
+
+
+def keep(model: PreTrainedModel, kept: InBits4, tensors: Mapping[str, Any]) -> None:
+    """Have a loaded model's linears compute in 4 bits; `tensors` have what files hold by its names."""
+    with torch.inference_mode():
+        for name, path in kept.places.items():
+            module = model.get_submodule(path)
+            if kept.rounding is not None:
+                assert isinstance(module, nn.Linear), "such were found"
+                keep_bits4(module, round_rows(module.weight, kept.rounding))
+                continue
+            weight = tensors[name]
+            assert isinstance(weight, Kept), "another form was loaded"
             keep_bits4(module, weight.bits4())
+
+
+def _plain_linears(model: PreTrainedModel) -> dict[str, nn.Linear]:
+    """Return the linears but for the head, by their paths."""
+    make_plain(model)
+    modules: Iterable[tuple[str, nn.Module]] = model.named_modules()
+    head = model.get_output_embeddings()
+    return {path: each for path, each in modules if type(each) is nn.Linear and each is not head}

@@ -6,12 +6,11 @@ import inspect
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -39,7 +38,7 @@ from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 from inference.files.checkpoint import Checkpoint, Weights
 from inference.files.model_files import ADAPTER, CONFIG, read_object, safetensors_files
-from inference.loading.keeping import keep, kept_linears
+from inference.loading.keeping import InBits4, keep, rounded_linears, stored_linears
 from inference.loading.obstacles import check_loaded, unavailable
 from inference.models.weights import NARROW, expert_weights, kept_kinds, loading_class, make_plain, widen
 from inference.planning.precision import DTYPES, rounded_dtype
@@ -138,12 +137,12 @@ def load_model(
     weights: Weights,
     device: torch.device,
     progress: Callable[[str], None],
-    kept: Mapping[str, str] = MappingProxyType({}),
+    kept: InBits4 = InBits4(),  # noqa: B008 - frozen
 ) -> PreTrainedModel:
     """Return the model with its weights on `device`, attention still transformers' own ("eager").
 
-    On CPU its linears, embeddings and experts are what is stored, and it computes in float32. `kept`: weights
-    that stay in 4 bits, by their names in the files, and where they are in the model.
+    On CPU its linears, embeddings and experts are what is stored, and it computes in float32. `kept`: linears
+    that compute in 4 bits.
     """
     started = time.monotonic()
     if not sys.stderr.isatty():  # a bar is for a person; in a log it is noise
@@ -153,7 +152,7 @@ def load_model(
         logging.getLogger(_ADVICE).addFilter(_is_no_advice)
     model: PreTrainedModel
     try:
-        with _files(checkpoint, config, described, weights, loader, kept) as files:
+        with _files(checkpoint, config, described, weights, loader, kept.places) as files:
             model, loaded = loader.from_pretrained(
                 **files,
                 config=described,
@@ -162,6 +161,7 @@ def load_model(
                 ignore_mismatched_sizes=True,  # so that they are told of, and refused below
                 output_loading_info=True,
             )
+            make_plain(model)
             keep(model, kept, files.get("state_dict", {}))
     except ModelUnavailable:  # of a quantised weight, as it is expanded
         raise
@@ -173,7 +173,6 @@ def load_model(
     if weights.stored is not None and (checkpoint.path / GENERATION_CONFIG_NAME).is_file():
         model.generation_config = GenerationConfig.from_pretrained(checkpoint.path)  # read with files alone
     model.to(device).eval().requires_grad_(False)
-    make_plain(model)
     if device.type == "cpu":
         widen(model)
     progress(f"Loaded {type(model).__name__} in {time.monotonic() - started:.1f} s")
@@ -279,17 +278,20 @@ def _own_config(model_class: type[PreTrainedModel], described: PreTrainedConfig)
     return described.get_text_config() if part and model_class.config_class is part else described
 
 
-def kept_weights(described: PreTrainedConfig, weights: Weights) -> dict[str, str]:
-    """Return where in the model the weights are that can stay in 4 bits, by their names in the files."""
+def kept_weights(described: PreTrainedConfig, weights: Weights, rounding: str | None) -> InBits4:
+    """Return which linears compute in 4 bits: as the files have them, or by `rounding`."""
     own = _model_class(described)
-    if own is None or weights.stored is None or described.is_encoder_decoder:
-        return {}
+    stored = weights.stored
+    if own is None or described.is_encoder_decoder:
+        return InBits4()
     try:
         with torch.device("meta"):
             model = own._from_config(_own_config(own, described))
-        return kept_linears(model, weights.stored)
+        if rounding is not None:
+            return rounded_linears(model, rounding)
+        return InBits4() if stored is None else stored_linears(model, stored)
     except Exception:  # it will fail again as the model is loaded, and be told then
-        return {}
+        return InBits4()
 
 
 def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.device) -> Weights:

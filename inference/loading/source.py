@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -19,6 +19,7 @@ from inference.gpu.memory import memory_named
 from inference.gpu.ops import choose_ops
 from inference.kernels.native import Library, open_library
 from inference.levels.served import Served
+from inference.loading.keeping import InBits4
 from inference.loading.level import Options, bring_up
 from inference.loading.model import (
     choose_device,
@@ -43,7 +44,7 @@ from inference.planning.precision import (
     rounds_inputs,
     screen_bytes,
 )
-from inference.quantised.asked import to_do
+from inference.quantised.asked import FOUR_BITS, INT8, to_do
 from inference.quantised.stored import Stored
 from inference.shards.group import Group
 from inference.vision.model import Vision, open_vision
@@ -65,7 +66,7 @@ class Source:
     kv_dtype: torch.dtype
     library: Library | None  # of native kernels
     without: str  # why there is none
-    kept: Mapping[str, str] = field(default_factory=dict)  # weights that stay in 4 bits, and where they are
+    kept: InBits4 = field(default_factory=InBits4)  # linears that compute in 4 bits
 
     def quantization(self, *, keeps_bits4: bool = True) -> str | None:
         """Return how the files were quantised and what becomes of that, for a person; None if they weren't.
@@ -73,7 +74,7 @@ class Source:
         `keeps_bits4`: what can stay in 4 bits does, at the level that the model is served at.
         """
         stored = self.weights.stored
-        return None if stored is None else stored.said(len(self.kept) if keeps_bits4 else 0)
+        return None if stored is None else stored.said(len(self.kept.places) if keeps_bits4 else 0)
 
     def demand(self) -> Demand:
         """Return what the model needs."""
@@ -102,11 +103,8 @@ class Source:
         )
 
     def _spared_bytes(self, item_bytes: int) -> int:
-        """Return what less the weights take that stay in 4 bits, of numbers of so many bytes otherwise."""
-        stored = self.weights.stored
-        if stored is None:
-            return 0
-        return stored.expanded_bytes(self.kept) // 2 * item_bytes - stored.kept_bytes(self.kept)
+        """Return what less the weights take that are in 4 bits, of numbers of so many bytes otherwise."""
+        return self.kept.numbers * item_bytes - self.kept.nbytes
 
     def machine(self, threads: int) -> Machine:
         """Return what there is to compute with; `threads`: torch's."""
@@ -132,9 +130,14 @@ class Source:
         served, vocabulary, vision = self._brought_up(max_total_tokens, progress, group)
         if not self.kept or served.keeps_bits4:
             return served, vocabulary, vision
+        if self.kept.rounding is not None:
+            raise ModelUnavailable(
+                f"--quantize {self.config.model.quantize} needs the native kernels, and they can't serve "
+                f"this model: {served.reason}; start without --quantize"
+            )
         progress(f"Weights can't stay in 4 bits at level {served.name}: they are loaded again, and expanded")
         del served, vision
-        return replace(self, kept={})._brought_up(max_total_tokens, progress, group)
+        return replace(self, kept=InBits4())._brought_up(max_total_tokens, progress, group)
 
     def _brought_up(
         self, max_total_tokens: int, progress: Callable[[str], None], group: Group | None
@@ -180,7 +183,7 @@ class Source:
             compress=config.compress_weights,
             screen=config.screen_head,
             trim=config.trim_last_layer,
-            quantize=config.model.quantize == "int8",
+            quantize=config.model.quantize == INT8,
             round_inputs=rounds_inputs(config, self.library),
             dtype=self.dtype,
             kv_dtype=self.kv_dtype,
@@ -210,10 +213,12 @@ def find_source(
         )
     device_path = device_path or device.type != "cpu"
     library, without = _open_library(config, threads, device, device_path=device_path)
-    if config.model.quantize and library is None:
+    quantize = config.model.quantize
+    if quantize and library is None:
+        bits, times = (4, "four times") if quantize in FOUR_BITS else (8, "twice")
         raise ModelUnavailable(
-            f"--quantize {asked} has weights rounded to 8 bits by the native kernels, but {without}: "
-            "leave it out, and they are served in 16 bits, which take twice the memory"
+            f"--quantize {asked} has weights rounded to {bits} bits by the native kernels, but {without}: "
+            f"leave it out, and they are served in 16 bits, which take {times} the memory"
         )
     dtype = choose_dtype(config.model, described, device)
     keeps = library is not None and keeps_bits4(config, library)
@@ -230,16 +235,19 @@ def find_source(
         kv_dtype=kv_dtype(config, library, without, dtype),
         library=library,
         without=without,
-        kept=kept_weights(described, weights) if keeps else {},
+        kept=kept_weights(described, weights, FOUR_BITS.get(quantize or "")) if keeps else InBits4(),
     )
+    if quantize in FOUR_BITS and not source.kept:
+        why = "shards have none of them" if config.shards > 1 else "it has no linears that can be"
+        raise ModelUnavailable(f"--quantize {quantize} has weights in 4 bits, and {why}: leave it out")
     if weights.stored is not None:
         sizes = _sizes_said(weights.stored, source.kept)
         progress(f"The files are quantised: {source.quantization()}, {sizes}")
     return source
 
 
-def _sizes_said(stored: Stored, kept: Mapping[str, str]) -> str:
-    become = stored.held_bytes - stored.expanded_bytes(kept) + stored.kept_bytes(kept)
+def _sizes_said(stored: Stored, kept: InBits4) -> str:
+    become = stored.held_bytes - 2 * kept.numbers + kept.nbytes
     return f"{stored.file_bytes / MIB:,.0f} MiB that become {become / MIB:,.0f} MiB"
 
 

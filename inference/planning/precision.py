@@ -13,6 +13,7 @@ from inference.files.checkpoint import Weights
 from inference.kernels import native_screen
 from inference.kernels.native import Library
 from inference.planning.described import head_shape
+from inference.quantised.asked import FOUR_BITS, INT8
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # of the setting, where it isn't auto
@@ -30,7 +31,7 @@ def linears_dtype(
     """Return what linears will be kept in, as far as the files' headers say; it may turn out narrower."""
     if library is None:
         return dtype
-    if config.model.quantize:
+    if config.model.quantize == INT8:
         return torch.int8
     if rounds_inputs(config, library):
         return torch.bfloat16
@@ -45,7 +46,7 @@ def kv_dtype(config: EngineConfig, library: Library | None, without: str, dtype:
     """
     asked = _KV_DTYPES.get(config.kv_cache_dtype)
     if library is not None:
-        rounds = config.model.quantize is not None or rounds_inputs(config, library)
+        rounds = config.model.quantize == INT8 or rounds_inputs(config, library)
         return asked or (torch.bfloat16 if rounds else torch.float32)
     if asked not in (None, dtype):
         raise ModelUnavailable(
@@ -73,7 +74,7 @@ def product_speed(
 ) -> float:
     """Return how fast linears' products are beside float32's, as far as the files' headers say."""
     speeds = _TILES if library is not None and library.has_amx else _VECTORS
-    if library is not None and config.model.quantize and library.has_vnni:
+    if library is not None and config.model.quantize == INT8 and library.has_vnni:
         return speeds.int8
     if rounds_inputs(config, library):
         return speeds.rounded
@@ -87,16 +88,17 @@ def screen_bytes(config: EngineConfig, library: Library | None, described: PreTr
     capped = getattr(described.get_text_config(), "final_logit_softcapping", None) is not None
     if not wanted or capped or library is None:
         return 0
-    is_int8 = config.model.quantize is not None
+    is_int8 = config.model.quantize == INT8
     return native_screen.screen_bytes(library, *head_shape(described), is_int8=is_int8)
 
 
 def rounds_inputs(config: EngineConfig, library: Library | None) -> bool:
-    """Return whether linears round what they read to bfloat16."""
-    return config.model.dtype == "bfloat16" and library is not None and library.has_bf16
+    """Return whether linears round what they read to bfloat16; those in 4 bits don't."""
+    asked = config.model.dtype == "bfloat16" and config.model.quantize not in FOUR_BITS
+    return asked and library is not None and library.has_bf16
 
 
 def keeps_bits4(config: EngineConfig, library: Library) -> bool:
     """Return whether weights that files have in 4 bits stay so; of shards and of what rounds they don't."""
     keeps = config.compress_weights and config.narrow_weights and config.shards == 1
-    return keeps and not config.model.quantize and not rounds_inputs(config, library)
+    return keeps and config.model.quantize != INT8 and not rounds_inputs(config, library)

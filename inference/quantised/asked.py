@@ -1,7 +1,7 @@
 """What `--quantize` asks for, beside what the files are: TGI's names say either how they are, or what to do.
 
-A name that says how they are must be right. Of what can be done at the start there is one thing, 8 bits
-("int8"), and it stands in for TGI's other ways to 8 bits, too.
+A name that says how they are must be right. Of what can be done at the start there are 8 bits ("int8"),
+which stand in for TGI's other ways to 8 bits, too, and bitsandbytes' two ways to 4.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ _METHODS: Mapping[str, tuple[str, ...]] = {
     "eetq": (),
 }
 _EIGHT_BITS = ("bitsandbytes", "eetq", "fp8")  # done at the start by TGI
-_FOUR_BITS = ("bitsandbytes-nf4", "bitsandbytes-fp4")  # likewise
+FOUR_BITS: Mapping[str, str] = {
+    "bitsandbytes-nf4": "nf4",
+    "bitsandbytes-fp4": "fp4",
+}  # likewise, by what levels
 
 
 def to_do(asked: str | None, stored: Stored | None, progress: Callable[[str], None]) -> str | None:
-    """Return "int8" if weights are to be rounded to that, else None; raise ModelUnavailable.
+    """Return "int8" or one of FOUR_BITS if weights are to be rounded so, else None; raise ModelUnavailable.
 
     `asked` is the value of `--quantize`, `stored` what the files hold if they were quantised.
     """
@@ -51,11 +54,8 @@ def to_do(asked: str | None, stored: Stored | None, progress: Callable[[str], No
             f"--quantize {INT8}, each row of a matrix with a scale; texts may differ a little from {asked}'s"
         )
         return INT8
-    if asked in _FOUR_BITS:
-        raise ModelUnavailable(
-            f"--quantize {asked}: the model's files aren't quantised, and there is no way to 4 bits at the "
-            f"start: give {INT8}, which is 8 bits on CPU, or a model that was quantised before"
-        )
+    if asked in FOUR_BITS:
+        return asked
     raise ModelUnavailable(
         f"--quantize {asked}: the model's files aren't quantised: leave it out, give the model whose files "
         f"are, or {INT8}, which has them rounded on CPU"

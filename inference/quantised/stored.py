@@ -70,14 +70,6 @@ class Stored:
         """Return what expanding takes beside the weights: the pieces that are on their way."""
         return min(BLOCK, max(each.count for each in self.weights.values())) * _ON_THE_WAY
 
-    def kept_bytes(self, names: Collection[str]) -> int:
-        """Return what weights take at most that stay in 4 bits."""
-        return sum(self.weights[name].bits4_bytes for name in names)
-
-    def expanded_bytes(self, names: Collection[str]) -> int:
-        """Return what weights would take in 16 bits."""
-        return sum(2 * self.weights[name].count for name in names)
-
     def tensors(self, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors that the model is given, as headers would describe them."""
         kept = {name: each for name, each in stored.items() if name not in self.unread}

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from inference.config import EngineConfig, ModelConfig
+from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 from inference.files.checkpoint import Checkpoint, read_weights
 from inference.kernels.native import open_library
@@ -20,13 +20,12 @@ from inference.loading.model import held_weights, load_model, read_config
 from inference.loading.source import find_source
 from tests.engine import quantised as packed
 from tests.engine.cores import Session, best, config, request
-from tests.engine.models import VOCABULARY, generate, prompts, save_model
+from tests.engine.models import save_model
 from tests.engine.quantised import Format, describe, save_mxfp4, save_quantised
+from tests.engine.texts import PROMPTS, TOKENS, check_texts, rounding
 
 needs_kernels = pytest.mark.skipif(open_library() is None, reason="the native kernels were not built")
 CPU = torch.device("cpu")
-PROMPTS = prompts(9, 40, 1)
-TOKENS = 12
 BFLOAT16 = torch.bfloat16
 GPTQ = {"quant_method": "gptq", "desc_act": False, "sym": False}
 AWQ = {"quant_method": "awq", "bits": 4, "zero_point": True}
@@ -107,45 +106,6 @@ def test_texts_are_those_of_the_weights_that_the_files_stand_for(name: str, tmp_
         model = save_quantised("llama", tmp_path, FORMATS[name], rounded=False)
     check_texts(session, model)
     session.close()
-
-
-@needs_kernels
-@pytest.mark.parametrize("name", ["awq", "bitsandbytes nf4"])
-def test_weights_stay_in_4_bits_where_layers_are_not_fused(name: str, tmp_path: Path) -> None:
-    model = save_quantised("llama", tmp_path, FORMATS[name], rounded=False)
-    session = Session(replace(config(tmp_path, max_total_tokens=64), fuse_layers=False))
-    assert session.level == "native"
-    assert session.info.quantization is not None
-    assert session.info.quantization.endswith("kept in 4 bits")
-    check_texts(session, model)
-    session.close()
-
-
-@pytest.mark.parametrize("off", ["compress_weights", "narrow_weights", "native_kernels"])
-def test_weights_in_4_bits_are_expanded_without_what_keeps_them(off: str, tmp_path: Path) -> None:
-    model = save_quantised("llama", tmp_path, FORMATS["awq"])
-    settings = config(tmp_path, max_total_tokens=64)
-    session = Session(replace(settings, **{off: False}))  # type: ignore[arg-type]
-    assert session.info.quantization == "awq, 4 bits in groups of 32, expanded to float16"
-    check_texts(session, model)
-    session.close()
-
-
-@needs_kernels
-def test_weights_that_stay_in_4_bits_are_planned_with(tmp_path: Path) -> None:
-    save_quantised("llama", tmp_path, FORMATS["gptq in 4 bits"])
-    settings = config(tmp_path, max_total_tokens=64)
-    kept, expanded = (
-        find_source(replace(settings, compress_weights=on), 1, lambda _: None).demand()
-        for on in (True, False)
-    )
-    stored = read_weights(tmp_path).stored
-    assert stored is not None
-    spared = stored.expanded_bytes(stored.weights) - stored.kept_bytes(stored.weights)
-    assert spared > stored.expanded_bytes(stored.weights) / 2
-    assert expanded.weights_bytes - kept.weights_bytes == spared
-    assert expanded.loading_bytes - kept.loading_bytes == spared
-    assert kept.weights_form.startswith("4 bits, others ")
 
 
 @pytest.mark.parametrize("name", ["gptq by g_idx", "awq", "fp8 by blocks", "compressed in 4 bits"])
@@ -295,27 +255,6 @@ def test_weights_that_stand_for_another_shape_are_named_with_both(tmp_path: Path
 def kept(name: str) -> bool:
     """Return whether weights stay in the 4 bits that a format has."""
     return name in KEPT and open_library() is not None
-
-
-def rounding(directory: Path, asked: str) -> EngineConfig:
-    """Return the configuration of a model with `--quantize`."""
-    plain = config(directory, max_total_tokens=64)
-    return replace(plain, model=replace(plain.model, quantize=asked))
-
-
-def check_texts(session: Session, model: PreTrainedModel) -> None:
-    """Check a session's greedy texts, and how likely it says that each token is."""
-    heard = session.run(
-        request(str(at), text, tokens=TOKENS, ignore_eos=True) for at, text in enumerate(PROMPTS)
-    )
-    for at, text in enumerate(PROMPTS):
-        expected = generate(model, text, TOKENS, eos_token_id=VOCABULARY + 1)
-        assert heard.tokens(str(at)) == expected
-        with torch.inference_mode():
-            logits = model(torch.tensor([[*text, *expected]])).logits[0, len(text) - 1 : -1]
-        likely = logits.log_softmax(-1)[torch.arange(TOKENS), torch.tensor(expected)]
-        found = torch.tensor([each.logprob for each in heard.outputs[str(at)]])
-        torch.testing.assert_close(found, likely, atol=1e-3, rtol=1e-3)
 
 
 def loaded(directory: Path) -> dict[str, bytes]:

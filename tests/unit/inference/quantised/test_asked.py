@@ -6,7 +6,7 @@ pytest.importorskip("torch")
 
 from handlers.settings.row import INT8, OF_FILES, OF_FILES_IN_4_BITS
 from inference.errors import ModelUnavailable
-from inference.quantised.asked import to_do
+from inference.quantised.asked import FOUR_BITS, to_do
 from inference.quantised.method import READ, Method
 from inference.quantised.stored import Stored
 
@@ -50,7 +50,13 @@ def test_what_is_said_of_the_files_must_be_so(asked: str, names: set[str]) -> No
             to_do(asked, stored(name), print)
 
 
-@pytest.mark.parametrize("asked", sorted({*INT8, *OF_FILES, *OF_FILES_IN_4_BITS} - EIGHT_BITS))
+@pytest.mark.parametrize("asked", FOUR_BITS)
+def test_bitsandbytes_4_bits_are_done_where_the_files_are_not_quantised(asked: str) -> None:
+    assert to_do(asked, None, print) == asked
+    assert to_do(asked, stored("bitsandbytes"), print) is None
+
+
+@pytest.mark.parametrize("asked", sorted({*INT8, *OF_FILES, *OF_FILES_IN_4_BITS} - EIGHT_BITS - {*FOUR_BITS}))
 def test_what_can_only_be_the_files_is_refused_where_they_are_not(asked: str) -> None:
     with pytest.raises(ModelUnavailable, match=rf"--quantize {asked}: the model's files aren't .* int8"):
         to_do(asked, None, print)
