@@ -293,7 +293,7 @@ def test_a_given_configuration_without_a_template_is_told(
 ) -> None:
     given = tmp_path / "given.json"
     given.write_text(json.dumps(written))
-    files = {"tokenizer_config.json": {"chat_template": "own"}}
+    files: dict[str, object] = {"tokenizer_config.json": {"chat_template": "own"}}
     chat = loaded(tmp_path, files, ModelConfig(tokenizer_config_path=str(given)))
     assert "own" == chat.render([USER])
     assert [f"`tokenizer_config_path`: {given} has no `chat_template`, so the model's own stays"] == [
