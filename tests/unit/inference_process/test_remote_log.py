@@ -9,7 +9,9 @@ import pytest
 
 from inference.core import Life
 from inference.process.remote import RemoteCore
-from tests.unit.inference_process.test_remote import MODEL, Ear, Replaced, attached, listening
+from tests.unit.inference.puppet import MODEL
+from tests.unit.inference_process.serving import listening
+from tests.unit.inference_process.test_remote import Ear, Replaced, attached
 
 
 def test_only_who_gets_the_numbers_logs_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -27,8 +29,8 @@ def test_only_who_gets_the_numbers_logs_it(caplog: pytest.LogCaptureFixture) -> 
                 engine.server.progress("Loading")
                 engine.server.unavailable("There is no such model")
                 engine.ready()
-                for each in (ear, other_ear):
-                    await each.wait(lambda each=each: each.lives[-1] == (Life.UP, MODEL))
+                await ear.wait(lambda: ear.lives[-1] == (Life.UP, MODEL))
+                await other_ear.wait(lambda: other_ear.lives[-1] == (Life.UP, MODEL))
 
             await attached(address.path, other, stats=False)
 
