@@ -76,9 +76,7 @@ def _run(program: str, command: str, flags: Sequence[str]) -> int:
         if values.pop("version"):
             return _print_version()
         if unknown:
-            name = unknown[0].partition("=")[0]  # what stands behind it may be a secret
-            names = [*flag_names(), "--help", "--version"]
-            return _misuse(f"there is no flag {name}{nearest(name, names)}")
+            return _misuse(_unknown(unknown[0]))
         target = values.pop("model", None)
         if target is not None:
             values["model_id"] = [*values.get("model_id", ()), ("MODEL", target)]
@@ -128,6 +126,14 @@ def _dispatch(command: str, reading: Reading | None) -> int:
     if command == "download-weights":
         return commands.download_weights(reading)
     return commands.environment(reading)
+
+
+def _unknown(word: str) -> str:
+    """Return what to say of a word of the command line that nothing takes."""
+    name = word.partition("=")[0]  # what stands behind it may be a secret
+    if not name.startswith("-"):
+        return f"{name} stands behind no flag: a model is named by --model-id"
+    return f"there is no flag {name}{nearest(name, [*flag_names(), '--help', '--version'])}"
 
 
 class _Parser(argparse.ArgumentParser):

@@ -187,6 +187,13 @@ class Metrics:
         self._increase("parley_http_faults", by=has_failed(account.status, account.error_type))
         self._observe("parley_http_duration", time.monotonic() - account.received)
 
+    def bury(self, row: int) -> None:
+        """Count the requests that the process of a row has died with: nobody was told how they end."""
+        numbers, in_flight = self._board.row(row), self._at["parley_worker_in_flight", ""]
+        for key in (("parley_http_requests", "other"), ("parley_http_faults", "")):
+            numbers[self._at[key]] += numbers[in_flight]
+        numbers[in_flight] = 0
+
     # --- the log ----------------------------------------------------------------------------
 
     def log_dropped(self, lines: int) -> None:

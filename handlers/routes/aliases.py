@@ -12,6 +12,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+import openapi
 from handlers.http.call import Operation
 from handlers.settings.row import SettingsError
 from handlers.settings.table import Settings
@@ -48,6 +49,12 @@ HEALTH = Alias(
 )
 
 
+def check(settings: Settings) -> None:
+    """Raise SettingsError for an address where something else answers."""
+    for alias, path in _given(settings):
+        alias.is_there(openapi.load(), path)
+
+
 def with_aliases(
     document: Document, operations: Operations, settings: Settings
 ) -> tuple[Document, Operations]:
@@ -56,8 +63,8 @@ def with_aliases(
     Raises SettingsError for an address where something else answers.
     """
     answers = dict(operations)
-    for alias, path in ((PREDICT, settings.aip_predict_route), (HEALTH, settings.aip_health_route)):
-        if path is None or alias.is_there(document, path):
+    for alias, path in _given(settings):
+        if alias.is_there(document, path):
             continue
         same = document["paths"][alias.target][alias.method]
         if path not in document["paths"]:  # in front: those with parameters would take it for one of theirs
@@ -65,3 +72,8 @@ def with_aliases(
         document["paths"][path][alias.method] = same | {"operationId": alias.operation_id}
         answers[alias.operation_id] = operations[same["operationId"]]
     return document, answers
+
+
+def _given(settings: Settings) -> list[tuple[Alias, str]]:
+    both = ((PREDICT, settings.aip_predict_route), (HEALTH, settings.aip_health_route))
+    return [(alias, path) for alias, path in both if path is not None]

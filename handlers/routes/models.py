@@ -71,6 +71,9 @@ async def openai_get_model(service: Service, call: Call[None]) -> JsonReply[Mode
     for adapter in _adapters(service):
         if adapter["id"] == asked:
             return json_reply(adapter)
+    if not asked:
+        told = "Not found: the models are listed at `/v1/models`, without a slash behind it"
+        raise Refused(told, status=404, error_type="not_found")
     served = " and ".join(f"`{each['id']}`" for each in [model, *_adapters(service)[:SHOWN_NAMES]])
     are = "are" if service.engine.model.adapters else "is"
     raise Refused(

@@ -83,6 +83,7 @@ def serve_workers(settings: Settings) -> int:
         def vacate(number: int) -> None:
             SharedPlaces(places, number).vacate(number)
             SharedOwners(owners, workers, number).vacate(number)
+            metrics.bury(number)
 
         staff = Staff(post, vacate, settings.worker_timeout)
         server = Server(settings, listening, engine, metrics, staff)

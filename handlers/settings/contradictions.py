@@ -42,6 +42,10 @@ def check(settings: Settings) -> None:
         )
     if settings.prometheus_port == settings.port:
         raise SettingsError(f"`prometheus_port` must not be `port`. Given: {settings.port} for both")
+    if settings.aip_predict_route is not None or settings.aip_health_route is not None:
+        from handlers.routes import aliases  # which reads the contract
+
+        aliases.check(settings)
 
 
 def _check_lora_directory(settings: Settings, directory: Path) -> None:

@@ -75,3 +75,11 @@ GRAMMARS = Effect(
     lambda settings: not settings.disable_grammar_support, "--disable-grammar-support refuses all grammars"
 )
 FETCHED = Effect(lambda settings: settings.image_fetching != "off", "--image-fetching off fetches none")
+BELOW_ALL = Effect(
+    lambda settings: settings.max_concurrent_requests_per_key < settings.max_concurrent_requests,
+    "--max-concurrent-requests allows all keys together no more",
+)
+LARGER_WITH_IMAGES = Effect(
+    lambda settings: settings.image_payload_limit > settings.payload_limit,
+    "--payload-limit lets bodies of that size in already",
+)

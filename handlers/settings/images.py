@@ -22,7 +22,7 @@ class ImageSettings:
         "most bytes of all images of one request together, as files", unit="bytes", tgi=False)
     image_payload_limit: int = row(20_000_000, BYTES, IMAGES,
         "largest request body if the model takes images; whatever in it isn't an image still has to fit "
-        "--payload-limit", unit="bytes", tgi=False)
+        "--payload-limit", unit="bytes", tgi=False, effect=effects.LARGER_WITH_IMAGES)
     max_image_memory: int = row(536_870_912, BYTES, IMAGES,
         "most memory for fetched images, and for bodies larger than --payload-limit, of all requests in "
         "flight, in one API worker or in the gateway of several replicas; beyond it the answer is 429 (529 "

@@ -121,7 +121,8 @@ class Settings(SwitchSettings):
         "with 422 (400)", unit="requests")
     max_concurrent_requests_per_key: int | None = row(None, COUNT, ENGINE,
         "most requests in flight of one API key, counted as for --max-concurrent-requests; several "
-        "--replicas share it out among them; unset: only the limit of all holds", unit="requests", tgi=False)
+        "--replicas share it out among them; unset: only the limit of all holds", unit="requests", tgi=False,
+        effect=effects.BELOW_ALL)
     max_input_tokens: int | None = row(None, TOKENS, ENGINE,
         "longest prompt; unset: one token less than --max-total-tokens, or less if the model has to read "
         "prompts in one piece and memory is short",

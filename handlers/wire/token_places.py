@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import operator
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 class TokenPlaces:
     """Where tokens begin in a text; told them one after another.
 
-    A part of a character begins where the character does.
+    A part of a character begins where the character does, also of one that is never complete.
     """
 
     def __init__(self, start: int = 0, token_bytes: TokenBytes | None = None) -> None:
@@ -49,8 +50,10 @@ class TokenPlaces:
         """Return the places of generated tokens; special ones take no room."""
         places = []
         for event in events:
-            places.append(self._at)
-            self._at += 0 if event.token.special else len(event.token.text)
+            completed = "" if event.token.special else event.token.text
+            others = _of_others(completed, own_bytes(event.token, self._token_bytes))
+            places.append(self._at + others)
+            self._at += len(completed)
         return places
 
 
@@ -60,6 +63,7 @@ class _Run:
 
     special: bool
     pieces: Sequence[str]  # what each token completes: "" while a character is incomplete
+    others: Sequence[int] = ()  # characters of each piece that are of the tokens before it
 
     @property
     def text(self) -> str:
@@ -72,16 +76,27 @@ def _runs(tokens: Sequence[PromptToken], token_bytes: TokenBytes) -> Iterator[_R
     known = ((token, own_bytes(token, token_bytes)) for token in tokens)
     for special_id, group in groupby(known, key=lambda each: None if each[1] else each[0].id):
         if special_id is None:
-            yield _Run(False, _decoded([data for _, data in group]))
+            yield _ordinary([data for _, data in group])
         else:
             yield _Run(True, [token.text for token, _ in group])
 
 
-def _decoded(parts: Sequence[bytes]) -> list[str]:
+def _ordinary(parts: Sequence[bytes]) -> _Run:
     utf8 = Utf8Decoder("replace")
     pieces = [utf8.decode(part) for part in parts]
+    others = list(map(_of_others, pieces, parts))
     pieces[-1] += utf8.decode(b"", final=True)
-    return pieces
+    return _Run(False, pieces, others)
+
+
+def _of_others(completed: str, data: bytes) -> int:
+    """Return how many characters of what a token completes stand before it.
+
+    A token that begins a character ends one that was left incomplete: its bytes are a character, too.
+    """
+    if not completed.startswith(REPLACEMENT) or not data or data[0] & 0xC0 == 0x80:
+        return 0
+    return len(completed) - len(Utf8Decoder("replace").decode(data))
 
 
 def _laid(runs: Iterator[_Run], text: str, at: int) -> list[int]:
@@ -113,7 +128,7 @@ def _laid_special(run: _Run, following: _Run | None, text: str, at: int) -> tupl
 def _laid_ordinary(run: _Run, text: str, at: int) -> tuple[list[int], int]:
     """Return the places of ordinary tokens, and where what follows begins."""
     characters = _characters(run.text, text, at)
-    starts = accumulate(map(len, run.pieces[:-1]), initial=0)
+    starts = map(operator.add, accumulate(map(len, run.pieces[:-1]), initial=0), run.others)
     return [characters[start] for start in starts], characters[-1]
 
 

@@ -80,7 +80,7 @@ class AdapterDesk:
                 book.admit(name)
             except Exception as error:  # whatever is wrong with it by now, the model is served
                 book.give_up()
-                LOG.error("An adapter that was loaded before is gone: %s", error)
+                LOG.error("The adapter %s, which was loaded before, is gone: %s", name, error)
         return replace(model, adapters=book.adapters)
 
     def start(self, tell: Callable[[Frame], None]) -> None:

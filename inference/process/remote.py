@@ -53,8 +53,8 @@ class RemoteCore:
     What goes to the engine is written at once, and what a full socket doesn't take waits here: as many
     requests as are admitted. Every step comes back as one frame, read on the event loop. When the
     stream ends, all requests fail and it attaches again: to the same socket, on which the engine's next
-    process finds it. With `stats` it gets the numbers of every step; only one process of a server needs
-    them.
+    process finds it. With `stats` it gets the numbers of every step, and logs what an engine says while it
+    loads in another's place; only one process of a server needs them, or the log has everything many times.
     """
 
     def __init__(self, address: str, *, stats: bool = True) -> None:
@@ -250,9 +250,9 @@ class RemoteCore:
             self._send_vocabulary()
             self._tell(Life.UP, message.model)
         elif isinstance(message, Progress):
-            LOG.info("%s", message.line)
+            LOG.log(logging.INFO if self._stats else logging.DEBUG, "%s", message.line)
         else:
-            LOG.error("%s", message.message)
+            LOG.log(logging.ERROR if self._stats else logging.DEBUG, "%s", message.message)
 
     def _lose(self) -> None:
         """Fail what ran, and attach again."""

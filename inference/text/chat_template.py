@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inference.config import TEMPLATE_CHARACTERS, ModelConfig
-from inference.errors import InvalidInput, Member, TemplateFailed
+from inference.errors import InvalidInput, Member, ModelUnavailable, TemplateFailed
 from inference.text.contents import ContentHabits, Images, probe_contents
 from inference.text.files import ModelFiles, named_tokens, read_json, read_text
 from inference.text.roles import RoleHabits, probe_roles
@@ -182,8 +182,7 @@ def load_chat_template(
     tokenizer_config = files.json("tokenizer_config.json")
     given: dict[str, Any] = {}
     if config.tokenizer_config_path is not None:
-        path = Path(config.tokenizer_config_path)
-        given = {"chat_template": read_text(path)} if path.suffix == ".jinja" else read_json(path)
+        given = _given(Path(config.tokenizer_config_path))
         tokenizer_config = tokenizer_config | given
     candidates = (
         given.get("chat_template"),
@@ -196,6 +195,19 @@ def load_chat_template(
     return ChatTemplate(
         sources, named_tokens(files, tokenizer_config), seconds=seconds, characters=characters
     )
+
+
+def _given(path: Path) -> dict[str, Any]:
+    """Return what is in the file of `tokenizer_config_path`, a template by itself among the others."""
+    try:
+        given = {"chat_template": read_text(path)} if path.suffix == ".jinja" else read_json(path)
+    except ModelUnavailable as error:
+        instead = "give another file by --tokenizer-config-path, or leave it out"
+        raise ModelUnavailable(f"`tokenizer_config_path`: {error}; {instead}") from error
+    if not by_name(given.get("chat_template")):
+        log.warning("`tokenizer_config_path`: %s has no `chat_template`, so the model's own stays", path)
+        given.pop("chat_template", None)  # a null, which would hide the model's own
+    return given
 
 
 def compiled_or_failure(source: object, clock: Clock) -> ChatJinja | TemplateFailed:

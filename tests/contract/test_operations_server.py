@@ -71,6 +71,7 @@ async def test_models_are_a_list_and_each_can_be_asked_for() -> None:
         listed = (await server.http.get("/v1/models")).json()
         found = [(await server.http.get(f"/v1/models/{name}")).json() for name in ("org/m", "tgi")]
         unknown = await server.http.get("/v1/models/gpt-4")
+        nameless = await server.http.get("/v1/models/")
     assert listed == {"object": "list", "data": [flat], **own, **page}
     assert found == [flat, flat]
     assert unknown.status_code == 404
@@ -78,6 +79,10 @@ async def test_models_are_a_list_and_each_can_be_asked_for() -> None:
         "error": "The model `gpt-4` is not served here; `org/m` is.",
         "error_type": "not_found",
     }
+    assert (nameless.status_code, nameless.json()["error"]) == (
+        404,
+        "Not found: the models are listed at `/v1/models`, without a slash behind it",
+    )
 
 
 async def test_health_is_an_empty_200_at_three_addresses() -> None:

@@ -248,7 +248,9 @@ def test_those_that_an_engine_before_had_are_loaded_again_and_what_has_gone_is_l
     given = configured(place, "a")
     session = Session(replace(given, model=replace(given.model, kept_adapters={"x": "b", "gone": "nowhere"})))
     assert list(session.info.adapters) == ["a", "x"]
-    assert "An adapter that was loaded before is gone: `lora_path` must be a directory" in caplog.text
+    assert (
+        "The adapter gone, which was loaded before, is gone: `lora_path` must be a directory" in caplog.text
+    )
     talk = Talk(session)
     found = said(talk.run(ask("x", session.info.adapters["x"]))[0])
     assert talk.change("b", "b") == ""

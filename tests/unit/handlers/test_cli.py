@@ -75,6 +75,7 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
         (("serve", "--ngrok"), "--ngrok true is not supported yet by this version: leave it out"),
         (("serve", "--versoin"), "there is no flag --versoin; did you mean --version?"),
         (("serve", "--max-input", "5"), "there is no flag --max-input"),
+        (("serve", "org/model"), "org/model stands behind no flag: a model is named by --model-id"),
         (("sevre",), "there is no command 'sevre'; did you mean serve?"),
         (("serve", "--port"), "argument -p/--port: expected one argument; see parley serve --help"),
         (("serve", "--port", "x"), "--port must be an integer; it is 'x'"),

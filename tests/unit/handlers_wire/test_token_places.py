@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 
 import pytest
@@ -13,7 +14,7 @@ from tokenizers.normalizers import Normalizer
 
 from handlers.wire.token_places import TokenPlaces
 from inference.text.tokenizer import FastTokenizer, TextTokenizer
-from inference.types import PromptToken
+from inference.types import Event, PromptToken, Token
 from tests import embedded
 from tests.unit.inference_text import tokenizers_in_memory as made
 
@@ -69,6 +70,13 @@ def prompt(tokenizer: TextTokenizer, ids: list[int]) -> list[PromptToken]:
 
 def places(tokenizer: TextTokenizer, text: str, ids: list[int]) -> list[int]:
     return TokenPlaces(token_bytes=tokenizer.token_bytes()).prompt(prompt(tokenizer, ids), text)
+
+
+def generated(tokenizer: TextTokenizer, ids: list[int]) -> list[int]:
+    stream = tokenizer.stream(())
+    tokens = [Token(id, stream.push(id), -1.0, False) for id in ids]
+    events = [Event(at, token, (), token.text) for at, token in enumerate(tokens, 1)]
+    return TokenPlaces(token_bytes=tokenizer.token_bytes()).generated(events)
 
 
 @pytest.mark.parametrize(
@@ -136,15 +144,32 @@ def test_so_are_those_of_a_prompt_given_as_ids(make: Make, numbers: list[int]) -
 @given(st.lists(st.integers(0, 10_000), max_size=30))
 @pytest.mark.parametrize("make", [embedded.tokenizer, byte_level])
 def test_ids_are_placed_as_they_would_be_if_they_were_generated(make: Make, numbers: list[int]) -> None:
-    """Bytes that are no character are one in the text, too: they begin where it does."""
     tokenizer = make()
     ids = [number % tokenizer.vocabulary_size for number in numbers]
     ids = [id for id in ids if id not in tokenizer.special_ids]
-    stream, expected, at = tokenizer.stream(()), [], 0
-    for id in ids:
-        expected.append(at)
-        at += len(stream.push(id))
-    assert places(tokenizer, tokenizer.decode(ids), ids) == expected
+    assert places(tokenizer, tokenizer.decode(ids), ids) == generated(tokenizer, ids)
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=30))
+@pytest.mark.parametrize("make", [embedded.tokenizer, byte_level])
+def test_what_begins_a_character_stands_behind_bytes_that_are_none(make: Make, numbers: list[int]) -> None:
+    """These are one in the text, too."""
+    tokenizer = make()
+    ids = [number % tokenizer.vocabulary_size for number in numbers]
+    ids = [id for id in ids if id not in tokenizer.special_ids]
+    text, known = tokenizer.decode(ids), tokenizer.token_bytes()
+    assert known is not None
+    for id, at in zip(ids, generated(tokenizer, ids), strict=True):
+        with suppress(UnicodeDecodeError):  # a part of a character
+            assert text.startswith(known[id].decode(), at)
+
+
+def test_a_character_that_is_never_complete_has_a_place_of_its_own() -> None:
+    tokenizer = embedded.tokenizer()
+    known = list(tokenizer.token_bytes() or ())
+    ids = [known.index(data) for data in (b"\xe6", b"\x97", b"\xe6", b"a", b"\xe6")]
+    assert tokenizer.decode(ids) == "\ufffd\ufffda\ufffd"
+    assert generated(tokenizer, ids) == places(tokenizer, tokenizer.decode(ids), ids) == [0, 0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

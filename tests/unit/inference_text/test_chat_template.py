@@ -281,8 +281,24 @@ def test_templates_in_another_form_are_reported_when_they_are_used(templates: ob
 @pytest.mark.parametrize("name", ["given.json", "given.jinja"])
 def test_a_given_configuration_that_is_not_there_is_named(name: str, tmp_path: Path) -> None:
     config = ModelConfig(tokenizer_config_path=str(tmp_path / name))
-    with pytest.raises(ModelUnavailable, match=rf"{name} can't be read"):
+    with pytest.raises(
+        ModelUnavailable, match=rf"^`tokenizer_config_path`: .*{name} can't be read.*; give an"
+    ):
         loaded(tmp_path, {}, config)
+
+
+@pytest.mark.parametrize("written", [{"bos_token": "<b>"}, {"chat_template": 5}, {"chat_template": None}])
+def test_a_given_configuration_without_a_template_is_told(
+    written: dict[str, object], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = tmp_path / "given.json"
+    given.write_text(json.dumps(written))
+    files: dict[str, object] = {"tokenizer_config.json": {"chat_template": "own"}}
+    chat = loaded(tmp_path, files, ModelConfig(tokenizer_config_path=str(given)))
+    assert "own" == chat.render([USER])
+    assert [f"`tokenizer_config_path`: {given} has no `chat_template`, so the model's own stays"] == [
+        record.getMessage() for record in caplog.records
+    ]
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "additional_chat_templates/tool_use.jinja"])

@@ -135,6 +135,18 @@ def test_each_worker_is_shown_by_itself_and_begins_with_nothing_in_flight() -> N
     assert 0 == value(first, "parley_worker_in_flight", worker="1")
 
 
+def test_what_a_worker_died_with_is_the_servers_fault_and_in_flight_no_more() -> None:
+    memory = SharedMemory.create(Board.size(3, width()))
+    first, second, engines = (Metrics(Board.of(memory, 3), row) for row in range(3))
+    for worker in (first, second, second):
+        worker.began({}, Account("id", 0.0))
+    engines.bury(1)
+    assert 2 == value(engines, "parley_http_requests", status="other")
+    assert 2 == value(engines, "parley_http_faults")
+    assert 1 == value(engines, "parley_worker_in_flight", worker="0")
+    assert 0 == value(engines, "parley_worker_in_flight", worker="1")
+
+
 def test_only_who_hears_of_the_engine_says_that_it_is_up() -> None:
     memory = SharedMemory.create(Board.size(2, width()))
     worker, engines = (Metrics(Board.of(memory, 2), row) for row in range(2))

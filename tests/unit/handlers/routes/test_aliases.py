@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import openapi
+from handlers import cli
 from handlers.routes.aliases import with_aliases
 from handlers.routes.health import health
 from handlers.routes.operations import OPERATIONS
@@ -48,6 +49,18 @@ def test_addresses_that_are_there_already_add_nothing(settings: Settings) -> Non
 def test_the_address_of_something_else_is_refused(settings: Settings, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         with_aliases(openapi.load(), OPERATIONS, settings)
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "env"])
+def test_so_it_is_by_whatever_reads_the_settings(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIP_PREDICT_ROUTE", "/generate")
+    assert 2 == cli.main([command])
+    told = (
+        "parley: AIP_PREDICT_ROUTE=/generate is the address of something else: choose another, as /vertex\n"
+    )
+    assert told == capsys.readouterr().err
 
 
 def test_one_address_can_do_both() -> None:

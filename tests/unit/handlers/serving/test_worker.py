@@ -14,7 +14,12 @@ from handlers.settings.table import Settings
 from inference.config import Found
 from tests.unit.handlers.serving.test_workers import FAKE, PATIENCE_SECONDS, server, told
 
-TAKEN = "import os\nos.environ['AIP_PREDICT_ROUTE'] = '/generate'\n"
+TAKEN = """
+import os
+from handlers.routes import aliases
+os.environ['AIP_PREDICT_ROUTE'] = '/generate'
+aliases.check = lambda settings: None
+"""  # so that only the workers find it
 
 
 @pytest.mark.parametrize(
@@ -73,7 +78,7 @@ def test_one_that_comes_late_has_started_once_it_has_loaded_or_after_a_while(
     asyncio.run(run())
 
 
-def test_an_address_that_is_taken_is_told_as_it_is_with_one_process() -> None:
+def test_a_setting_that_a_worker_finds_wrong_is_told_as_it_is_with_one_process() -> None:
     with server(code=TAKEN + FAKE, ready=False) as live:
         assert live.process.wait(PATIENCE_SECONDS) == 1
     assert told(live, "AIP_PREDICT_ROUTE=/generate is the address of something else: choose another") == 1

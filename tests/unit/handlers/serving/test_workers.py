@@ -187,10 +187,11 @@ def test_places_are_shared_and_those_of_a_killed_worker_are_given_back(shared: L
                 refused = shared.post(SHORT)
                 assert (refused.status_code, refused.json()["error_type"]) == (429, "overloaded")
                 assert int(refused.headers["retry-after"]) >= 1
-        before = shared.metric("tgi_request_count")
+        before, faults = shared.metric("tgi_request_count"), shared.metric("parley_http_faults")
         os.kill(first, signal.SIGKILL)
         until(lambda: shared.post(SHORT).status_code == 200, shared)  # its one place is free again
         until(lambda: shared.metric("tgi_batch_current_size") == 1, shared)  # and its request was aborted
+        assert shared.metric("parley_http_faults") == faults + 1
         until(lambda: len(shared.workers()) == 2 and first not in shared.workers(), shared)
         (successor,) = set(shared.workers()) - {second}
         with shared.only(successor):

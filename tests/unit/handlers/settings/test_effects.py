@@ -50,6 +50,16 @@ OTHERS = (  # what has no effect, the reason, and what gives it one
         "no shard is on another machine, by --remote-shards",
         ("--num-shard=2", "--remote-shards=1", "--master-addr=10.0.0.1"),
     ),
+    (
+        ("--max-concurrent-requests-per-key", "128"),
+        "--max-concurrent-requests allows all keys together no more",
+        ("--max-concurrent-requests", "129"),
+    ),
+    (
+        ("--image-payload-limit", "2000000"),
+        "--payload-limit lets bodies of that size in already",
+        ("--payload-limit", "1999999"),
+    ),
     (("--prefix-cache-scope", "all", "--no-prefix-caching"), "there is no prefix cache", None),
     (("--step-timeout", "5", "--no-engine-process"), "without --engine-process nobody", None),
     (("--max-engine-restarts", "9", "--no-engine-process"), "without --engine-process nobody starts", None),
