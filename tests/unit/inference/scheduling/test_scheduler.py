@@ -220,7 +220,7 @@ def test_prompt_of_an_ended_request_is_found_but_for_its_last_token() -> None:
 def test_generated_tokens_are_found_by_a_prompt_that_repeats_them() -> None:
     scheduler = make(tokens=100)
     first = share(scheduler, "1", PAGE)
-    for _ in range(2 * PAGE + 2):
+    for _ in range(2 * PAGE + 1):  # its last block has just become full
         run(scheduler)
     again = Sequence(replace(request("2", 1, 1), prompt_ids=(*first.ids[: 3 * PAGE].tolist(), 1)))
     scheduler.remove(first)
