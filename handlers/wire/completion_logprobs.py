@@ -80,8 +80,7 @@ def _likeliest(
     for other, logprob in zip(likeliest, all_shortest([each.logprob for each in likeliest]), strict=True):
         # Of two with the same text the likelier one
         named.setdefault(own_text(other, token_bytes), IMPOSSIBLE if logprob is None else logprob)
-    if all(other.id != token.id for other in likeliest):
-        named.setdefault(own_text(token, token_bytes), _logprob(token))
+    named.setdefault(own_text(token, token_bytes), _logprob(token))
     return named
 
 

@@ -114,6 +114,6 @@ def _cut(sequence: Sequence, remaining: int, size: int) -> int:
     for cut in sequence.beginning.cuts:
         if start < cut < start + size:
             size = cut - start
-    if sequence.sight is None or not 0 < size < remaining:
+    if sequence.sight is None or size <= 0:
         return size
     return sequence.sight.whole(start, start + size) - start

@@ -269,7 +269,7 @@ class Scheduler:
         """Let sequences in; return how many, and how many of their tokens were found."""
         before, cached = len(self.running), 0
         for sequence in self.waiting.candidates():
-            if not self._table.free or len(self.running) >= self._easing.now.sequences:
+            if len(self.running) >= self._easing.now.sequences:
                 self.obstacle = Obstacle.SEQUENCES
                 break
             if budget.spent:

@@ -71,6 +71,20 @@ def test_a_file_without_keys_is_refused(content: bytes, reason: str, tmp_path: P
         read_keys(path)
 
 
+def test_a_key_that_stands_there_twice_is_refused_by_the_second_line(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"a {DIGEST}\nb {OTHER}\nc {DIGEST}\n")
+    with pytest.raises(SettingsError, match="line 3: this key stands there twice"):
+        read_keys(path)
+
+
+def test_a_key_is_asked_for_if_there_is_a_file_or_one_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"a {DIGEST}\n")
+    rings = [Keyring(None, str(path)), Keyring("own", None), Keyring("own", str(path)), Keyring(None, None)]
+    assert [ring.locked for ring in rings] == [True, True, True, False]
+
+
 @pytest.mark.parametrize("digits", [str(MAX_RATE + 1), "1" + "0" * 400, "9" * 5000, "0"])
 def test_a_rate_that_no_bucket_could_hold_is_refused_by_its_line(digits: str, tmp_path: Path) -> None:
     path = tmp_path / "keys"

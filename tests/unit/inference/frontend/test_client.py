@@ -8,6 +8,7 @@ import pytest
 
 from inference.config import EngineConfig
 from inference.errors import (
+    GenerationFailed,
     ModelUnavailable,
     NotReady,
     Overloaded,
@@ -15,7 +16,7 @@ from inference.errors import (
 from inference.fakes.core import fake_client
 from inference.frontend.client import EngineClient
 from inference.step_stats import StepStats
-from inference.types import EngineState, Frame, ModelInfo
+from inference.types import EngineState, FinishReason, Frame, ModelInfo, Request
 from tests.unit.inference.puppet import (
     MODEL,
     TOKENIZER,
@@ -121,5 +122,33 @@ def test_listeners_get_the_numbers_of_each_step() -> None:
         core.sink(Frame(()))
         await asyncio.sleep(0)
         assert heard == [stats]
+
+    with_puppet(check)
+
+
+def test_draining_waits_for_what_runs_though_others_have_ended_before() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        first = await client.submit(Request(id="a", prompt="Hi"))
+        core.say("a", "x", FinishReason.LENGTH)
+        await first.collect()
+        second = await client.submit(Request(id="b", prompt="Hi"))
+        drained = asyncio.create_task(client.drain(60))
+        await asyncio.sleep(0.01)
+        core.say("b", "x", FinishReason.LENGTH)
+        assert (await second.collect())[-1].finish is not None
+        await drained
+
+    with_puppet(check)
+
+
+def test_events_that_came_before_a_failure_are_handed_out_first() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi"))
+        core.say("a", "xy")
+        core.fail("a")
+        await asyncio.sleep(0)
+        assert [event.delta for event in await generation.next_batch()] == ["x", "y"]
+        with pytest.raises(GenerationFailed):
+            await generation.next_batch()
 
     with_puppet(check)

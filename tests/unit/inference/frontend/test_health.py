@@ -43,6 +43,23 @@ def test_health_is_bad_while_the_generation_fails_or_takes_too_long(monkeypatch:
     with_puppet(check)
 
 
+def test_after_a_probe_that_failed_the_next_one_is_a_generation_of_its_own() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        await client.submit(Request(id="a", prompt="Hi"))
+        core.fail("a")
+        await asyncio.sleep(0)
+        for at, well in ((1, False), (2, True)):
+            probe = asyncio.create_task(client.probe())
+            await core.submitted(at + 1)
+            if well:
+                core.say(core.requests[at].id, "x", FinishReason.LENGTH)
+            else:
+                core.fail(core.requests[at].id)
+            assert await probe is well
+
+    with_puppet(check)
+
+
 def test_a_failure_by_the_requests_own_grammar_puts_nothing_in_doubt() -> None:
     async def check(client: EngineClient, core: Puppet) -> None:
         generation = await client.submit(Request(id="a", prompt="Hi"))

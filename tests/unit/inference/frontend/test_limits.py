@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from inference.errors import ContextExceeded, InvalidInput
 from inference.frontend.client import EngineClient
-from inference.frontend.limits import check_length, fit_context
+from inference.frontend.limits import check_length, fit_context, too_long
 from inference.types import Request
 from tests.unit.inference import puppet
 from tests.unit.inference.puppet import Puppet, with_puppet
@@ -99,3 +99,13 @@ def test_a_text_that_is_surely_too_long_is_refused_as_its_tokens_would_be(
 
     early = refusal(check_length, "x" * size, 1)  # a token for each byte
     assert early == (refusal(fit_context, size) if size > most else [])
+
+
+def test_prompt_of_no_tokens_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="`inputs` cannot be empty"):
+        fit_context(0, 5, puppet.MODEL)
+
+
+@pytest.mark.parametrize(("prompt", "wanted"), [(20, 15), (21, 0)])  # the limit of prompts is 20
+def test_of_a_prompt_that_is_too_long_alone_no_tokens_are_said_to_be_wanted(prompt: int, wanted: int) -> None:
+    assert too_long(puppet.MODEL, prompt, 15).wanted == wanted

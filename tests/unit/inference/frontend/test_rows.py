@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.frontend.rows import WAYS, Row, SharedRows
+from inference.frontend.rows import SECRET_BYTES, WAYS, Row, SharedRows
 
 ROOT = Path(__file__).parents[4]
 COUNTER = """
@@ -118,3 +118,8 @@ def test_a_column_is_cleared_and_no_other(column: int) -> None:
         with table.row(name) as row:
             assert row is not None
             assert row.tolist() == ([0.0, 5.0], [5.0, 0.0])[column]
+
+
+def test_whose_rows_lie_together_is_nobodys_to_find_out() -> None:
+    first, second = (bytes(SharedRows.create(WAYS, 1).view()[:SECRET_BYTES]) for _ in range(2))
+    assert first != second

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from inference.kv_cache.blocks import PAGE, BlockPool, blocks_for
+from inference.kv_cache.free_blocks import RUN
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (PAGE, 1), (PAGE + 1, 2), (10 * PAGE, 10)])
@@ -143,3 +144,37 @@ def test_check_says_what_is_wrong() -> None:
     assert pool.check() == ["block 0 is held 1 times, as the sequences say 0"]
     pool.clear()
     assert pool.check() == []
+
+
+def filled(pool: BlockPool, order: list[int]) -> None:
+    """Have every block's content known, and given back in this order."""
+    for block in pool.take(pool.size):
+        pool.publish(block, bytes([block]))
+    for block in order:
+        pool.give_back([block])
+
+
+def test_contents_that_are_forgotten_are_not_found() -> None:
+    pool = BlockPool(8)
+    filled(pool, list(range(8)))
+    pool.clear()
+    assert pool.find([bytes([0])]) == []
+    assert not pool.knows(bytes([0]))
+    assert pool.check() == []
+
+
+@pytest.mark.parametrize(("together", "forgotten"), [(True, 4), (False, 1)])
+def test_of_one_run_those_next_in_line_are_forgotten_together_and_no_others(
+    together: bool, forgotten: int
+) -> None:
+    pool = BlockPool(16 * RUN)
+    apart = [run * RUN + at for at in range(RUN) for run in range(16)]
+    filled(pool, list(range(pool.size)) if together else apart)
+    pool.take(1)
+    assert pool.idle == pool.size - forgotten
+
+
+def test_last_known_content_gives_way_where_no_other_is_left() -> None:
+    pool = BlockPool(16 * RUN)
+    filled(pool, [3])
+    assert pool.take(1) == [3]

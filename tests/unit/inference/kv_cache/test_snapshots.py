@@ -53,3 +53,11 @@ def test_lost_place_is_told() -> None:
     snapshots = Snapshots(2)
     snapshots._free.pop()
     assert snapshots.check() == ["2 states have [0]"]
+
+
+def test_nothing_is_known_once_all_is_forgotten() -> None:
+    snapshots = Snapshots(2)
+    snapshots.keep(NAMES[0])
+    snapshots.clear()
+    assert snapshots.find(NAMES) == 0
+    assert snapshots.check() == []

@@ -74,6 +74,7 @@ def test_short_prompt_that_does_not_fit_shares_the_step_with_a_long_one_before_i
 def test_prompts_with_logprobs_share_the_rows() -> None:
     assert sizes(limits(40, rows=8), prompts(6, 6, logprobs=True)) == [6, 2]
     assert sizes(limits(40, rows=8), prompts(100, logprobs=True)) == [8]
+    assert sizes(limits(40, rows=37), prompts(100, 60, 30, logprobs=True)) == [20, 10, 7]
 
 
 def test_whole_prompts_pass_the_budget_only_first() -> None:
@@ -98,6 +99,13 @@ def test_piece_ends_before_an_image_or_behind_it() -> None:
     assert sizes(limits(40), [seeing(100, (22, 60)), *prompts(12)]) == [22, 12]
 
 
+def test_image_of_which_a_part_is_known_goes_on_only_where_something_is_left() -> None:
+    budget = Budget(limits(20), 0)
+    (first,), image = prompts(20), seeing(100, (0, 40))
+    assert budget.take(first, 20)
+    assert not budget.take(image, 100 - 16)
+
+
 def test_image_that_passes_the_rows_leaves_none_to_others() -> None:
     first, second = (
         replace(each.request, id=str(at), prompt_logprobs=True)
@@ -113,16 +121,42 @@ def test_what_a_cut_leaves_goes_to_another() -> None:
     assert sizes(limits(400), [long, cut]) == [390, 10]
 
 
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 60), st.booleans())
+def test_cut_that_came_after_a_prompt_was_let_in_leaves_as_much_to_another() -> None:
+    long, cut = prompts(1000, 300)
+    budget = Budget(limits(400), 0)
+    assert budget.take(long, long.remaining)
+    assert budget.take(cut, cut.remaining)
+    cut.beginning.cuts = {10}
+    assert [chunk.size for chunk in budget.chunks()] == [390, 10]
+
+
+def test_rows_are_of_those_alone_who_want_logprobs() -> None:
+    (scored,), (plain,) = prompts(100, logprobs=True), prompts(60)
+    plain.beginning.cuts = {12}
+    assert sizes(limits(40, rows=25), [scored, plain]) == [25, 12]
+
+
+def test_who_gets_nothing_in_a_step_is_told_so() -> None:
+    budget = Budget(limits(40), 0)
+    first, second, short = prompts(100, 100, 5)
+    assert [budget.take(each, each.remaining) for each in (first, second, short)] == [True, False, True]
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=6),
+    st.integers(1, 60),
+    st.integers(1, 60),
+    st.booleans(),
+)
 def test_budget_is_never_passed_and_never_left_while_someone_wants_it(
-    lengths: list[int], tokens: int, logprobs: bool
+    lengths: list[int], tokens: int, rows: int, logprobs: bool
 ) -> None:
     sequences = prompts(*lengths, logprobs=logprobs)
-    given = sizes(limits(tokens, rows=20), sequences)
+    given = sizes(limits(tokens, rows=rows), sequences)
     assert sum(given) <= tokens
     assert all(size <= length for size, length in zip(given, lengths, strict=True))
     assert given[0] > 0
-    assert sum(given) <= 20 if logprobs else sum(given) == min(tokens, sum(lengths))
+    assert sum(given) <= rows if logprobs else sum(given) == min(tokens, sum(lengths))
 
 
 def test_so_many_whole_prompts_are_computed_while_texts_wait_and_more_where_none_does() -> None:

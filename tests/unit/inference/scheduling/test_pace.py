@@ -27,6 +27,16 @@ def test_a_prompt_whose_reader_has_enough_isnt_let_in_and_others_go_first() -> N
     assert list(scheduler.running) == [told[1], plain, told[0]]
 
 
+def test_one_reader_who_has_room_is_enough_though_another_has_none() -> None:
+    scheduler, full = make(), {"0", "1"}
+    scheduler.pace.full = full.__contains__
+    for at in range(2):
+        scheduler.add(Sequence(request(str(at), 4, 9, prompt_logprobs=True)))
+    run(scheduler)
+    full.remove("1")
+    assert scheduler.pace.released
+
+
 def test_a_stepper_in_which_all_wait_for_their_readers_is_stuck_until_one_has_room() -> None:
     stepper, full = make_stepper(), {"1"}
     stepper.pace.full = full.__contains__

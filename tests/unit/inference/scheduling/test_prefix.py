@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from inference.kv_cache.blocks import PAGE, BlockPool
-from inference.kv_cache.snapshots import Snapshots
+from inference.kv_cache.snapshots import Move, Snapshots
 from inference.scheduling.prefix import PrefixCache
-from inference.sequences.state import Sequence, SlotTable
+from inference.sequences.state import Chunk, Decodes, Sequence, SlotTable, pack
 from tests.unit.inference.paper_model import request
 
 
@@ -145,3 +145,135 @@ def test_who_waits_for_a_state_is_cut_in_one_place_however_often_it_looks() -> N
     engine.compute(reads, 5 * PAGE)
     assert engine.prefix.find(waits) == []
     assert waits.beginning.cuts == {5 * PAGE}
+    assert engine.prefix.awaits(shared("c", 7 * PAGE), 5)
+    assert reads.beginning.cuts == {6 * PAGE, 8 * PAGE}  # where what they have in common ends
+
+
+def test_state_of_blocks_that_are_forgotten_is_none_to_begin_from() -> None:
+    snapshots = Snapshots(4)
+    engine, other = Engine(snapshots), shared("b", 9 * PAGE)
+    first = engine.run(shared("a", 9 * PAGE), 2 * PAGE)
+    snapshots.keep(first.digests[4])
+    assert engine.prefix.find(other) == []
+    assert other.beginning.cuts == {2 * PAGE}
+
+
+def test_known_blocks_are_not_adopted_where_a_state_would_be_missing() -> None:
+    engine = Engine(Snapshots(4))
+    first, second = engine.run(shared("a", 4 * PAGE), 0), engine.run(shared("b", 4 * PAGE), 0)
+    engine.compute(first, 3 * PAGE)
+    assert engine.prefix.adopt(second) == 0
+
+
+def read(engine: Engine, sequence: Sequence, start: int, stop: int) -> None:
+    """Have a piece of a prompt computed, and states kept."""
+    pieces = pack(engine.table, Decodes(), [Chunk(sequence, start, stop)])
+    engine.compute(sequence, stop)
+    engine.prefix.keep_states(pieces)
+
+
+def test_states_of_a_prompt_are_kept_where_they_are_to_be_and_nowhere_else() -> None:
+    snapshots = Snapshots(4)
+    engine = Engine(snapshots)
+    long = engine.run(shared("a", 9 * PAGE), 0)
+    assert long.beginning.cuts == {8 * PAGE}  # it is worth a step of its own
+    assert engine.run(shared("b", 8 * PAGE), 0).beginning.cuts == set()
+    read(engine, long, 0, 4 * PAGE)
+    assert (snapshots.find(long.digests), engine.table.moves) == (0, [])
+    read(engine, long, 4 * PAGE, 8 * PAGE)
+    place = snapshots.use(long.digests[7])
+    assert engine.table.moves == [Move(long.slot, place, 8 * PAGE, keeps=True)]
+    assert long.beginning.cuts == set()
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_of_a_text_that_goes_on_the_newest_state_alone_is_kept(ahead: bool) -> None:
+    snapshots = Snapshots(4)
+    engine = Engine(snapshots)
+    text, decodes = engine.run(shared("a", 6 * PAGE), 0), Decodes()
+    decodes.add(text)
+    for length in range(2 * PAGE, 3 * PAGE + 2):
+        engine.table.lengths[text.slot] = length
+        engine.compute(text, length - 1)
+        engine.prefix.keep_states(pack(engine.table, decodes), ahead=ahead)
+        known = (length - ahead) // PAGE  # a step ahead, the newest token isn't known
+        assert snapshots.find(text.digests) == (known if known > 1 else 0)
+        assert len(text.beginning.kept) <= 1
+    assert snapshots.find(text.digests[:2]) == 0
+    assert [move.tokens for move in engine.table.moves] == [2 * PAGE, 3 * PAGE]
+
+
+def test_each_of_a_steps_pieces_has_its_own_state_kept_once() -> None:
+    snapshots = Snapshots(4)
+    engine = Engine(snapshots)
+    text, short, first, second = (
+        engine.run(shared(id, pages * PAGE, salt=salt), 0)
+        for id, pages, salt in (("a", 2, "other"), ("b", 2, ""), ("c", 5, ""), ("d", 5, ""))
+    )
+    for each in (first, second):
+        each.beginning.cuts.add(3 * PAGE)
+    decodes = Decodes()
+    decodes.add(text)
+    chunks = [Chunk(short, 0, PAGE), Chunk(first, 0, 3 * PAGE), Chunk(second, 0, 3 * PAGE)]
+    engine.prefix.keep_states(pack(engine.table, decodes, chunks), ahead=True)
+    assert [(move.slot, move.tokens) for move in engine.table.moves] == [(first.slot, 3 * PAGE)]
+    engine.prefix.end(second, keep=False)
+    assert snapshots.find(first.digests) == 3
+
+
+def test_text_that_goes_on_begins_from_a_state_and_leaves_the_one_of_its_prompt() -> None:
+    snapshots = Snapshots(4)
+    engine = Engine(snapshots)
+    first = engine.run(shared("a", 9 * PAGE), 0)
+    read(engine, first, 0, 8 * PAGE)
+    second = shared("b", 10 * PAGE)
+    assert engine.prefix.find(second) == first.blocks[:8]
+    engine.table.moves.clear()
+    engine.table.enter(second)
+    engine.table.extend(second, first.blocks[:8])
+    engine.table.computed[second.slot] = 8 * PAGE
+    engine.prefix.begin(second)
+    place = snapshots.use(first.digests[7])
+    assert engine.table.moves == [Move(second.slot, place, 8 * PAGE, keeps=False)]
+    assert second.beginning.cuts == set()  # few tokens are left to read
+    decodes = Decodes()
+    decodes.add(first)
+    for length in (9 * PAGE, 10 * PAGE):
+        engine.table.lengths[first.slot] = length
+        engine.prefix.keep_states(pack(engine.table, decodes))
+        assert snapshots.find(first.digests) == length // PAGE
+    assert [snapshots.find(first.digests[:count]) for count in (8, 9)] == [8, 8]
+
+
+def test_text_whose_state_another_has_kept_goes_on_keeping_its_own() -> None:
+    snapshots = Snapshots(4)
+    engine = Engine(snapshots)
+    text, decodes = engine.run(shared("a", 4 * PAGE), 0), Decodes()
+    decodes.add(text)
+    snapshots.keep(text.digests[2])
+    for length in (2 * PAGE, 3 * PAGE, 4 * PAGE):
+        engine.table.lengths[text.slot] = length
+        engine.prefix.keep_states(pack(engine.table, decodes))
+    assert [snapshots.find(text.digests[:count]) for count in (2, 3, 4)] == [0, 3, 4]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_states_of_what_went_wrong_are_forgotten_and_others_are_not(keep: bool) -> None:
+    snapshots = Snapshots(4)
+    engine = Engine(snapshots)
+    long = engine.run(shared("a", 9 * PAGE), 0)
+    read(engine, long, 0, 8 * PAGE)
+    digests = tuple(long.digests)
+    engine.prefix.end(long, keep=keep)
+    assert snapshots.find(digests) == (8 if keep else 0)
+    assert engine.prefix.check() == []
+
+
+def test_nothing_is_found_once_all_is_forgotten() -> None:
+    snapshots = Snapshots(4)
+    engine = Engine(snapshots)
+    long = engine.run(shared("a", 9 * PAGE), 0)
+    read(engine, long, 0, 8 * PAGE)
+    engine.prefix.clear()
+    assert (snapshots.find(long.digests), engine.prefix.quiet) == (0, True)
+    assert engine.prefix.check() == []

@@ -138,6 +138,7 @@ def test_preempted_sequence_is_computed_again_with_what_it_had_generated() -> No
 def test_removed_sequences_leave_no_blocks_behind() -> None:
     scheduler = make(blocks=10, tokens=8, sequences=1)
     running, waiting = queue(scheduler, 12, 3)
+    assert not scheduler.idle
     run(scheduler)
     scheduler.remove(waiting)
     scheduler.remove(running)
@@ -220,7 +221,7 @@ def test_prompt_of_an_ended_request_is_found_but_for_its_last_token() -> None:
 def test_generated_tokens_are_found_by_a_prompt_that_repeats_them() -> None:
     scheduler = make(tokens=100)
     first = share(scheduler, "1", PAGE)
-    for _ in range(2 * PAGE + 2):
+    for _ in range(2 * PAGE + 1):  # its last block has just become full
         run(scheduler)
     again = Sequence(replace(request("2", 1, 1), prompt_ids=(*first.ids[: 3 * PAGE].tolist(), 1)))
     scheduler.remove(first)
