@@ -2,7 +2,7 @@
  *
  * Of each group of k the products with levels are summed alone; the sum times the group's scale is added to the output.
  * So one row decodes with two operations for a vector of weights, three where groups have zero points, and of several
- * blocks of rows the first one's levels, as float32, serve all. All rows are computed so, and have the same bits. */
+ * blocks of rows the first leaves its levels, as float32, to the others. All rows are computed so: the same bits. */
 #include "linear.h"
 
 #if NATIVE_ISA == 2
@@ -31,6 +31,7 @@ typedef struct Bits4 {
     const float *shifts; /* the same; or PANEL for all groups, then shifts_step is 0 */
     int64_t shifts_step;
     const float *table;
+    float *levels; /* where a group's weights go as levels, for the next blocks; or NULL */
     float *y;
     int64_t y_stride;
 } Bits4;
@@ -87,9 +88,9 @@ INLINE void add_levels(const int rows, const int vectors, const float *x, const 
     }
 }
 
-/* Of eight k, or of the `count` that there are. */
+/* Of eight k, or of the `count` that there are; `kept`: where their levels go, or NULL. */
 INLINE void add_words(const int form, const int rows, const int vectors, const float *x, const float *lower,
-                      int64_t stride, const int count, LevelTable table, const vi *words, const vf *shift,
+                      int64_t stride, const int count, LevelTable table, const vi *words, const vf *shift, float *kept,
                       vf sums[MOST_ROWS][8]) {
     UNROLL for (int i = 0; i < BITS4_CODES; i++) {
         vf levels[8];
@@ -97,29 +98,33 @@ INLINE void add_words(const int form, const int rows, const int vectors, const f
         UNROLL for (int v = 0; v < vectors; v++) {
             levels[v] = level_of(form, table, words[v], i);
             if (form == SHIFTED) levels[v] += shift[v];
+            if (kept) vstore(kept + i * PANEL + v * LANES, levels[v]);
         }
         add_levels(rows, vectors, x + i, lower + i, stride, levels, sums);
     }
 }
 
 /* One group. The compiler is kept from multiplying the stride out, to an offset for each row. */
-INLINE void add_group(const int form, const int rows, const int vectors, const Bits4 *b, int64_t from, int64_t left,
-                      LevelTable table, const vf *shift, vf sums[MOST_ROWS][8]) {
+INLINE void add_group(const int form, const int keeps, const int rows, const int vectors, const Bits4 *b, int64_t from,
+                      int64_t left, LevelTable table, const vf *shift, vf sums[MOST_ROWS][8]) {
     const float *x = b->x + from, *lower = x + (rows + 1) / 2 * b->x_stride;
     const char *w = b->w + from / BITS4_CODES * BITS4_BYTES;
     int64_t stride = b->x_stride;
+    float *kept = keeps ? b->levels : NULL;
     vi words[8];
     for (; left >= BITS4_CODES; left -= BITS4_CODES, w += BITS4_BYTES, x += BITS4_CODES, lower += BITS4_CODES) {
         __builtin_prefetch(w + WORDS_AHEAD);
         if (vectors * LANES == PANEL) __builtin_prefetch(w + WORDS_AHEAD + 64);
         __asm__("" : "+r"(x), "+r"(lower), "+r"(stride));
         UNROLL for (int v = 0; v < vectors; v++) words[v] = viload(w + 4 * v * LANES);
-        add_words(form, rows, vectors, x, lower, stride, BITS4_CODES, table, words, shift, sums);
+        add_words(form, rows, vectors, x, lower, stride, BITS4_CODES, table, words, shift, kept, sums);
+        if (keeps) kept += BITS4_CODES * PANEL;
     }
     if (left <= 0) return;
     UNROLL for (int v = 0; v < vectors; v++) words[v] = viload(w + 4 * v * LANES);
     for (int i = 0; i < left; i++) {
-        add_words(form, rows, vectors, x + i, lower + i, stride, 1, table, words, shift, sums);
+        add_words(form, rows, vectors, x + i, lower + i, stride, 1, table, words, shift, kept, sums);
+        if (keeps) kept += PANEL;
         UNROLL for (int v = 0; v < vectors; v++) words[v] >>= 4;
     }
 }
@@ -146,7 +151,7 @@ INLINE void add_scaled(const int rows, const int vectors, const Bits4 *b, const 
         }
 }
 
-INLINE void multiply_words(const int form, const int rows, const int vectors, const Bits4 *b) {
+INLINE void multiply_words(const int form, const int keeps, const int rows, const int vectors, const Bits4 *b) {
     const LevelTable table = level_table(form, b->table);
     const float *scales = b->scales, *shifts = b->shifts;
     for (int64_t k = 0; k < b->k; k += b->group, scales += PANEL, shifts += b->shifts_step) {
@@ -154,7 +159,7 @@ INLINE void multiply_words(const int form, const int rows, const int vectors, co
         UNROLL for (int v = 0; v < vectors; v++) shift[v] = form == SHIFTED ? vload(shifts + v * LANES) : vzero();
         UNROLL for (int m = 0; m < rows; m++)
             UNROLL for (int v = 0; v < vectors; v++) sums[m][v] = vzero();
-        add_group(form, rows, vectors, b, k, b->k - k < b->group ? b->k - k : b->group, table, shift, sums);
+        add_group(form, keeps, rows, vectors, b, k, b->k - k < b->group ? b->k - k : b->group, table, shift, sums);
         add_scaled(rows, vectors, b, scales, sums);
     }
 }
@@ -169,13 +174,15 @@ INLINE void multiply_lines(const int rows, const int vectors, const Bits4 *b) {
 
 /* By themselves: within another function they have too few registers. */
 #define FEW_VECTORS(rows) ((rows) <= (NATIVE_ISA == 1 ? 1 : FEW_ROWS) ? PANEL / LANES : 2)
-#define DEFINE_BITS4(rows)                                                                                             \
-    static __attribute__((noinline)) void table_##rows(const Bits4 *b) {                                               \
-        multiply_words(BY_TABLE, rows, FEW_VECTORS(rows), b);                                                          \
-    }                                                                                                                  \
-    static __attribute__((noinline)) void shifted_##rows(const Bits4 *b) {                                             \
-        multiply_words(SHIFTED, rows, FEW_VECTORS(rows), b);                                                           \
-    }                                                                                                                  \
+#define DEFINE_WORDS(name, form, keeps, rows)                                                    \
+    static __attribute__((noinline)) void name##_##rows(const Bits4 *b) {                        \
+        multiply_words(form, keeps, rows, FEW_VECTORS(rows), b);                                 \
+    }
+#define DEFINE_BITS4(rows)                                                                       \
+    DEFINE_WORDS(table, BY_TABLE, 0, rows)                                                       \
+    DEFINE_WORDS(shifted, SHIFTED, 0, rows)                                                      \
+    DEFINE_WORDS(kept_table, BY_TABLE, 1, rows)                                                  \
+    DEFINE_WORDS(kept_shifted, SHIFTED, 1, rows)                                                 \
     static __attribute__((noinline)) void lines_##rows(const Bits4 *b) { multiply_lines(rows, 2, b); }
 DEFINE_BITS4(1)
 DEFINE_BITS4(2)
@@ -209,64 +216,50 @@ DEFINE_BITS4(12)
 #define BITS4_FUNCTIONS(name) {NULL, name##_1, name##_2, name##_3, name##_4}
 #endif
 
-enum { LINES = 2 };
+enum { KEPT = 2, LINES = 4 }; /* beside BY_TABLE and SHIFTED: the same, with levels kept; levels that were */
 
-/* All columns of a panel, in groups of vectors; `bytes` of a column, side by side. */
+/* All columns of a panel, in groups of vectors. */
 INLINE void multiply_columns(int form, int64_t rows, Bits4 b) {
     static Bits4Function *const functions[][MOST_ROWS + 1] = {
-        [BY_TABLE] = BITS4_FUNCTIONS(table), [SHIFTED] = BITS4_FUNCTIONS(shifted), [LINES] = BITS4_FUNCTIONS(lines)};
-    const int vectors = form == LINES ? 2 : FEW_VECTORS(rows), columns = vectors * LANES;
+        [BY_TABLE] = BITS4_FUNCTIONS(table),
+        [SHIFTED] = BITS4_FUNCTIONS(shifted),
+        [KEPT + BY_TABLE] = BITS4_FUNCTIONS(kept_table),
+        [KEPT + SHIFTED] = BITS4_FUNCTIONS(kept_shifted),
+        [LINES] = BITS4_FUNCTIONS(lines),
+    };
+    const int columns = LANES * (form == LINES ? 2 : FEW_VECTORS(rows));
     for (int column = 0; column < PANEL; column += columns) {
         functions[form][rows](&b);
         b.w += 4 * columns; /* of words as of float32 */
         b.scales += columns, b.shifts += columns, b.y += columns;
+        if (b.levels) b.levels += columns;
     }
-}
-
-/* A group's weights as levels. */
-INLINE void decode_group(const int form, const Bits4 *b, float levels[BITS4_GROUP][PANEL]) {
-    const LevelTable table = level_table(form, b->table);
-    vf shift[PANEL / LANES];
-    UNROLL for (int v = 0; v < PANEL / LANES; v++) shift[v] = form == SHIFTED ? vload(b->shifts + v * LANES) : vzero();
-    const char *w = b->w;
-    for (int64_t k = 0; k < b->k; k += BITS4_CODES, w += BITS4_BYTES)
-        UNROLL for (int v = 0; v < PANEL / LANES; v++) {
-            const vi words = viload(w + 4 * v * LANES);
-            UNROLL for (int i = 0; i < BITS4_CODES; i++) {
-                vf level = level_of(form, table, words, i);
-                if (form == SHIFTED) level += shift[v];
-                vstore(levels[k + i] + v * LANES, level);
-            }
-        }
 }
 
 /* Where outputs begin: the bias, or nothing. */
 INLINE void begin_outputs(const Linear *linear, int64_t panel, int64_t rows, float *y, int64_t y_stride) {
+    const float *bias = linear->bias ? linear->bias + panel * PANEL : NULL;
     for (int64_t m = 0; m < rows; m++)
         UNROLL for (int v = 0; v < PANEL / LANES; v++)
-            vstore(y + m * y_stride + v * LANES, linear->bias ? vload(linear->bias + panel * PANEL + v * LANES) : vzero());
+            vstore(y + m * y_stride + v * LANES, bias ? vload(bias + v * LANES) : vzero());
 }
 
 INLINE int form_of(const Linear *linear) {
     return NATIVE_ISA == 2 ? (linear->zeros ? SHIFTED : BY_TABLE) : linear->is_whole ? SHIFTED : BY_TABLE;
 }
 
-/* Of a panel that lies within y, a group after the other for all rows. */
+/* Of a panel that lies within y, a group after the other for all rows. The first block decodes it. */
 INLINE void multiply_blocks(int form, Bits4 b, int64_t rows, int64_t blocks) {
     float levels[BITS4_GROUP][PANEL] __attribute__((aligned(64)));
     const Bits4 whole = b;
     for (int64_t k = 0; k < whole.k; k += whole.group) {
         b.k = whole.k - k < whole.group ? whole.k - k : whole.group;
         b.x = whole.x + k, b.y = whole.y;
-        b.w = whole.w + k / BITS4_CODES * BITS4_BYTES;
-        if (form == SHIFTED)
-            decode_group(SHIFTED, &b, levels);
-        else
-            decode_group(BY_TABLE, &b, levels);
-        b.w = (const char *)levels;
         for (int64_t i = 0, from = 0, to; i < blocks; i++, from = to) {
             to = rows * (i + 1) / blocks;
-            multiply_columns(LINES, to - from, b);
+            b.w = i ? (const char *)levels : whole.w + k / BITS4_CODES * BITS4_BYTES;
+            b.levels = i ? NULL : levels[0];
+            multiply_columns(i ? LINES : KEPT + form, to - from, b);
             b.x += (to - from) * b.x_stride, b.y += (to - from) * b.y_stride;
         }
         b.scales += PANEL, b.shifts += b.shifts_step;
