@@ -1,4 +1,4 @@
-"""Measure what rounding costs the embedded model: `--quantize int8` and `--dtype bfloat16`, as served.
+"""Measure what rounding costs the embedded model: `--quantize` and `--dtype bfloat16`, as served.
 
     python -m benchmarks.quality [--per-kind 25] [--output FILE]
 
@@ -34,8 +34,10 @@ from inference.files.checkpoint import find_checkpoint, read_weights  # noqa: E4
 from inference.kernels.native import Library, open_library  # noqa: E402
 from inference.kv_cache.blocks import blocks_for  # noqa: E402
 from inference.levels.served import Served  # noqa: E402
+from inference.loading.keeping import InBits4  # noqa: E402
 from inference.loading.level import Options, bring_up  # noqa: E402
-from inference.loading.model import load_model, read_config  # noqa: E402
+from inference.loading.model import kept_weights, load_model, read_config  # noqa: E402
+from inference.quantised.asked import FOUR_BITS  # noqa: E402
 from inference.sequences.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
 from inference.types import CoreRequest, LogprobsMode, Sampling  # noqa: E402
 
@@ -86,6 +88,8 @@ def _measure(library: Library, texts: list[Text]) -> dict[str, Any]:
     if library.has_bf16:
         rounded = _serve(Options(library=library, round_inputs=True, kv_dtype=torch.bfloat16))
         rows["bfloat16"] = _row(_say(rounded, texts), exact)
+    for name, levels in FOUR_BITS.items():
+        rows[name] = _row(_say(_serve(Options(library=library), levels), texts), exact)
     print(f"{'':16} perplexity  answers right  first choice as exact")
     for name, row in rows.items():
         print(f"{name:16} {row['perplexity']:10.4f} {row['right']:13.1%} {row['agreement']:15.2%}")
@@ -105,13 +109,14 @@ def _texts(per_kind: int) -> list[Text]:
     return texts
 
 
-def _serve(options: Options) -> Served:
-    """Return the embedded model, loaded anew."""
+def _serve(options: Options, rounding: str | None = None) -> Served:
+    """Return the embedded model, loaded anew; `rounding`: to 4 bits, by which levels."""
     config = ModelConfig()
     checkpoint = find_checkpoint(config, print)
     described = read_config(checkpoint, config)
     weights = read_weights(checkpoint.path)
-    model = load_model(checkpoint, config, described, weights, torch.device("cpu"), lambda _: None)
+    kept = InBits4() if rounding is None else kept_weights(described, weights, rounding)
+    model = load_model(checkpoint, config, described, weights, torch.device("cpu"), lambda _: None, kept)
     served = bring_up(model, options)
     print(served, served.weights, sep="\n")
     return served

@@ -55,7 +55,7 @@ class Variant:
     def is_had(self, library: Library | None) -> bool:
         """Return whether the CPU computes so: where it doesn't, weights are kept and multiplied otherwise."""
         if library is None:
-            return not self.compress and self.peak in ("float_flops", "mixed_flops")
+            return not (self.compress or self.quantize) and self.peak in ("float_flops", "mixed_flops")
         return (library.compresses or not self.compress) and (
             library.has_bf16 or self.peak != "bfloat16_flops"
         )
@@ -73,6 +73,10 @@ VARIANTS = (
         dtype="bfloat16",
         compress=True,
         kv_bytes=2,
+    ),
+    # Four bits and a scale in 32 for each 64, but for the head, which has 12
+    Variant(
+        "nf4, products in fp32", "-bf16", 0.76, "mixed_flops", quantize="bitsandbytes-nf4", compress=True
     ),
     Variant("fp32", "", 4, "float_flops", narrow=False),
     Variant("int8", "", 1, "int8_flops", quantize="int8", kv_bytes=2),

@@ -88,11 +88,11 @@ class Settings(SwitchSettings):
         metavar="FOLDER")
     quantize: str | None = row(None, quantization, MODEL,
         "int8: keep and multiply the weights in 8 bits, on a CPU: smaller, faster, and answers change a "
-        "little. TGI's methods (gptq, awq and others) name what the files hold: see docs/quantised.md. "
-        "none, or unset: round nothing", env=("QUANTIZE", "HF_MODEL_QUANTIZE"), metavar="METHOD")
+        "little. bitsandbytes-nf4: keep them in 4 bits. TGI's other methods (gptq, awq) name what the files "
+        "hold: see docs/quantised.md. none, or unset: round nothing", env=("QUANTIZE", "HF_MODEL_QUANTIZE"), metavar="METHOD")
     kv_cache_dtype: str = row("auto", cache_type, MODEL,
         "number type of the KV cache: float32, or bfloat16, which takes half the memory, is read faster, and "
-        "rounds. auto: on a CPU float32, or bfloat16 where --dtype bfloat16 or --quantize round anyway; on a "
+        "rounds. auto: on a CPU float32, or bfloat16 where --dtype bfloat16 or --quantize int8 round; on a "
         "GPU the type that is computed in", metavar="TYPE")
     rope_scaling: str | None = row(None, text, MODEL,
         "TGI: scaling of rotary embeddings", support=LATER,
