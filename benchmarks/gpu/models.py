@@ -207,6 +207,7 @@ def drawn_instead_of_read(shape: Shape, dtype: torch.dtype) -> Iterator[None]:
         weights: object,
         device: torch.device,
         progress: Callable[[str], None],
+        kept: object,
     ) -> PreTrainedModel:
         progress(f"Random weights of {shape.multiplied / 1e9:.1f} billion parameters")
         return make_model(shape, device, dtype)

@@ -89,7 +89,8 @@ class Settings(SwitchSettings):
     quantize: str | None = row(None, quantization, MODEL,
         "int8: keep and multiply the weights in 8 bits, on a CPU: smaller, faster, and answers change a "
         "little. bitsandbytes-nf4: keep them in 4 bits. TGI's other methods (gptq, awq) name what the files "
-        "hold: see docs/quantised.md. none, or unset: round nothing", env=("QUANTIZE", "HF_MODEL_QUANTIZE"), metavar="METHOD")
+        "hold: see docs/quantised.md. none, or unset: round nothing",
+        env=("QUANTIZE", "HF_MODEL_QUANTIZE"), metavar="METHOD")
     kv_cache_dtype: str = row("auto", cache_type, MODEL,
         "number type of the KV cache: float32, or bfloat16, which takes half the memory, is read faster, and "
         "rounds. auto: on a CPU float32, or bfloat16 where --dtype bfloat16 or --quantize int8 round; on a "

@@ -21,7 +21,8 @@ from inference.loading.source import find_source
 from tests.engine import quantised as packed
 from tests.engine.cores import Session, best, config, request
 from tests.engine.models import save_model
-from tests.engine.quantised import Format, describe, save_mxfp4, save_quantised
+from tests.engine.quantised import Format, describe, save_quantised
+from tests.engine.quantised_experts import save_mxfp4
 from tests.engine.texts import PROMPTS, TOKENS, check_texts, rounding
 
 needs_kernels = pytest.mark.skipif(open_library() is None, reason="the native kernels were not built")

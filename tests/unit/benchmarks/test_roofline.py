@@ -25,7 +25,8 @@ def test_only_what_the_cpu_computes_so_is_measured() -> None:
 
     everywhere = {"bf16, products in fp32", "fp32", "int8"}
     assert names(compresses=False, has_bf16=False) == everywhere
-    assert names(compresses=True, has_bf16=False) == everywhere | {"bf16 in 12 bits, products in fp32"}
+    compressed = {"bf16 in 12 bits, products in fp32", "nf4, products in fp32"}
+    assert names(compresses=True, has_bf16=False) == everywhere | compressed
     assert names(compresses=True, has_bf16=True) == {each.name for each in VARIANTS}
     assert {each.name for each in VARIANTS if each.is_had(None)} == everywhere - {"int8"}
 
