@@ -39,7 +39,7 @@ def describe(
         vocabulary_size=vocabulary,
         adapters={each.name: place for place, each in enumerate(source.adapters)},
         adapter_commits={each.name: each.commit for each in source.adapters if each.commit},
-        quantization=source.quantization(keeps_bits4=served.keeps_bits4),
+        quantization=source.quantization,
         deterministic=served.exact and (served.make_model is None or config.deterministic),
         step_seconds=plan.step_seconds(plan.prefill_tokens),
         vision=None if vision is None else vision.info(source.checkpoint.path, config.model, progress),

@@ -27,6 +27,7 @@ from inference.gpu.memory import memory_named
 from inference.gpu.runner import Launched
 from inference.grammar.masks import MaskPool
 from inference.levels.served import Served
+from inference.loading.bringing import bring_up
 from inference.loading.source import Source, find_source
 from inference.machine import release_memory, usable_cores
 from inference.planning.plan import Plan, fit_plan, make_plan
@@ -103,13 +104,14 @@ class TorchCore:
         progress(str(plan))
         if group is not None:
             group.tell(np.array([plan.max_total_tokens]))
-        served, vocabulary, vision = source.bring_up(plan.max_total_tokens, progress, group)
+        source, plan, served, vocabulary, vision = bring_up(source, plan, progress, group)
         release_memory()
         unused = unheeded(source.checkpoint.path)
         for line in filter(None, (str(served), served.weights, *map(str, source.adapters), unused)):
             progress(line)
-        if (known := known_demand(served, demand)) != demand:  # its layers aren't what its configuration says
-            plan = fit_plan(config, plan, known, machine)
+        # Its layers may not be what its configuration says
+        if (known := known_demand(served, plan.demand)) != plan.demand:
+            plan = fit_plan(config, plan, known, plan.machine)
             progress(str(plan))
         plan = self._prepare(served, plan, source, progress)
         if vision is not None and not vision.reason:

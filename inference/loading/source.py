@@ -68,13 +68,25 @@ class Source:
     without: str  # why there is none
     kept: InBits4 = field(default_factory=InBits4)  # linears that compute in 4 bits
 
-    def quantization(self, *, keeps_bits4: bool = True) -> str | None:
-        """Return how the files were quantised and what becomes of that, for a person; None if they weren't.
-
-        `keeps_bits4`: what can stay in 4 bits does, at the level that the model is served at.
-        """
+    @property
+    def quantization(self) -> str | None:
+        """Return how the files were quantised and what becomes of that, for a person; None if they weren't."""
         stored = self.weights.stored
-        return None if stored is None else stored.said(len(self.kept.places) if keeps_bits4 else 0)
+        return None if stored is None else stored.said(len(self.kept.places))
+
+    def expanded(self, served: Served) -> Source | None:
+        """Return what to load instead where a level can't compute in 4 bits; None if it does, or needn't.
+
+        Raises ModelUnavailable where 4 bits were asked for.
+        """
+        if not self.kept or served.keeps_bits4:
+            return None
+        if self.kept.rounding is not None:
+            raise ModelUnavailable(
+                f"--quantize {self.config.model.quantize} needs the native kernels, and they can't serve "
+                f"this model: {served.reason}; start without --quantize"
+            )
+        return replace(self, kept=InBits4())
 
     def demand(self) -> Demand:
         """Return what the model needs."""
@@ -127,21 +139,6 @@ class Source:
 
         Returns it with the number of its tokens' ids, and with what its images need if it sees.
         """
-        served, vocabulary, vision = self._brought_up(max_total_tokens, progress, group)
-        if not self.kept or served.keeps_bits4:
-            return served, vocabulary, vision
-        if self.kept.rounding is not None:
-            raise ModelUnavailable(
-                f"--quantize {self.config.model.quantize} needs the native kernels, and they can't serve "
-                f"this model: {served.reason}; start without --quantize"
-            )
-        progress(f"Weights can't stay in 4 bits at level {served.name}: they are loaded again, and expanded")
-        del served, vision
-        return replace(self, kept=InBits4())._brought_up(max_total_tokens, progress, group)
-
-    def _brought_up(
-        self, max_total_tokens: int, progress: Callable[[str], None], group: Group | None
-    ) -> tuple[Served, int, Vision | None]:
         config, device = self.config, self.device
         with memory_named("the model was loaded", device):
             model = load_model(
@@ -242,7 +239,7 @@ def find_source(
         raise ModelUnavailable(f"--quantize {quantize} has weights in 4 bits, and {why}: leave it out")
     if weights.stored is not None:
         sizes = _sizes_said(weights.stored, source.kept)
-        progress(f"The files are quantised: {source.quantization()}, {sizes}")
+        progress(f"The files are quantised: {source.quantization}, {sizes}")
     return source
 
 

@@ -123,7 +123,9 @@ def test_weights_are_loaded_again_where_the_level_can_not_keep_them(tmp_path: Pa
     assert session.level == "sequential"
     assert session.info.quantization == "gptq, 4 bits in groups of 32, expanded to float16"
     (line,) = [each for each in session.progress if "they are loaded again, and expanded" in each]
-    assert line.startswith("Weights can't stay in 4 bits at level sequential: ")
+    assert line.startswith("Weights can't be in 4 bits at level sequential: ")
+    plans = [each for each in session.progress if each.startswith("Plan: ")]
+    assert ["4 bits" in each for each in plans[:2]] == [True, False]
     check_texts(session, model)
     session.close()
 
