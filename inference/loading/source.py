@@ -70,7 +70,7 @@ class Source:
 
     @property
     def quantization(self) -> str | None:
-        """Return how the files were quantised and what becomes of that, for a person; None if they weren't."""
+        """Return how files were quantised and what becomes of that, for a person; None if they weren't."""
         stored = self.weights.stored
         return None if stored is None else stored.said(len(self.kept.places))
 
