@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from torch import nn
 
 from inference.kernels.native import Library
 from inference.kernels.native_adapters import Linears as AdapterLinears
@@ -14,6 +15,7 @@ from inference.kernels.native_attention import NativeCacheLayer, NativeStep
 from inference.kernels.native_layers import Activation, LayerWeights, NativeStack, StackShape
 from inference.kv_cache.blocks import blocks_for
 from inference.models.anatomy import Variant, variants
+from inference.models.bits4 import codes_of, make_bits4
 from inference.models.layers import LayerParts, Linears, OtherShape
 from inference.models.linears import NativeLinear, NativePack, drop_weight, make_linear
 from inference.models.paged import Probed
@@ -184,5 +186,10 @@ def _put_back(linears: Linears, packed: NativeLinear) -> None:
     sizes = linears.sizes
     whole = packed.unpack()
     biases = [None] * len(sizes) if whole.bias is None else whole.bias.split(sizes)
-    for name, weight, bias in zip(linears.names, whole.weight.split(sizes), biases, strict=True):
-        setattr(linears.parent, name, make_linear(weight, bias))
+    codes = codes_of(whole)
+    parts = [make_linear(each, None) for each in whole.weight.split(sizes)] if codes is None else []
+    if codes is not None:
+        parts = [make_bits4(each, None) for each in codes.split(sizes)]
+    for name, part, bias in zip(linears.names, parts, biases, strict=True):
+        part.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        setattr(linears.parent, name, part)

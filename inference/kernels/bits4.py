@@ -30,14 +30,14 @@ def panels(weight: Bits4) -> dict[str, Tensor]:
     return found
 
 
-def read_rows(packed: Mapping[str, Tensor], inputs: int, group: int, ids: Tensor) -> Tensor:
-    """Return rows (ids, k) of a weight, in float32, from what the C extension reads."""
+def read_bits4(packed: Mapping[str, Tensor], inputs: int, group: int, ids: Tensor) -> Bits4:
+    """Return rows (ids, k) of a weight from what the C extension reads."""
     which, places = ids // _PANEL, ids % _PANEL
     words = packed["packed"].view(torch.int32).view(-1, -(-inputs // _CODES), _PANEL)[which, :, places]
     octets = words.contiguous().view(torch.uint8)[:, : -(-inputs // 2)]
     zeros = packed["zeros"][which, :, places] if "zeros" in packed else None
     scales = packed["scales"][which, :, places]
-    return Bits4(octets, inputs, group, scales, packed["table"], zeros).expand()
+    return Bits4(octets, inputs, group, scales, packed["table"], zeros)
 
 
 def _by_panel(each: Tensor) -> Tensor:

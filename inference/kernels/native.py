@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inference.kernels.arena import Arena
-from inference.kernels.bits4 import panels, read_rows
+from inference.kernels.bits4 import panels, read_bits4
 from inference.kernels.coding import survey
 from inference.kernels.quantizing import quantize_rows, sums_of_rows
 from inference.kernels.structs import LibraryStruct, LinearStruct
-from inference.quantised.bits4 import Bits4
+from inference.quantised.bits4 import MOST_IN_GROUP, Bits4
 
 PANEL = 32  # outputs that are packed side by side
 INTERFACE = 20  # as in native.h
@@ -232,7 +232,7 @@ class PackedLinear:
             group=weight.group,
             is_whole=weight.is_whole,
         )
-        assert weight.group % 8 == 0, "its groups are those of files"
+        assert weight.group in range(8, MOST_IN_GROUP + 1, 8), "its groups are those of files"
         assert weight.zeros is None or torch.equal(weight.levels, torch.arange(16.0)), "zeros are of codes"
         tensors = panels(weight)
         words = tensors.pop("packed")
@@ -307,7 +307,8 @@ class PackedLinear:
         if flat.numel() and not (0 <= int(flat.min()) and int(flat.max()) < self.n):
             raise IndexError(f"ids must be from 0 to {self.n - 1}")
         if self.kind is WeightKind.BITS4:
-            return read_rows(self._tensors, self.k, self.struct.group, flat).view(*ids.shape, self.k)
+            some = read_bits4(self._tensors, self.k, self.struct.group, flat)
+            return some.expand().view(*ids.shape, self.k)
         rows = torch.empty((flat.numel(), self.k), dtype=_DTYPES[self.kind])
         self.library.functions.parley_gather(
             self.library.handle, self._address, flat.data_ptr(), flat.numel(), rows.data_ptr()
@@ -315,6 +316,11 @@ class PackedLinear:
         if self.kind in STEPS:
             rows = rows.float() * self._tensors["scales"][flat, None]
         return rows.view(*ids.shape, self.k)
+
+    def bits4(self) -> Bits4 | None:
+        """Return the weight in 4 bits, if it is kept so."""
+        ids, kept = torch.arange(self.n), self.kind is WeightKind.BITS4
+        return read_bits4(self._tensors, self.k, self.struct.group, ids) if kept else None
 
     def unpack(self) -> Tensor:
         """Return W (n, k) as `rows` does."""

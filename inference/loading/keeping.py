@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from inference.models.bits4 import keep_bits4
+from inference.models.layers import JOINED
 from inference.models.weights import expert_weights, make_plain
 from inference.quantised.bits4 import packed_bytes
 from inference.quantised.rounding4 import BLOCK, round_rows
@@ -35,8 +36,8 @@ class InBits4:
 def stored_linears(model: PreTrainedModel, stored: Stored) -> InBits4:
     """Return the linears whose weights can stay in the files' 4 bits.
 
-    Those are plain linears' that the loader takes one by one. A head isn't among them, which may be an
-    embedding, too.
+    Those are plain linears' of text that the loader takes one by one. A head isn't among them, which may be
+    an embedding, too.
     """
     places = {f"{path}.weight": path for path in _plain_linears(model)}
     transforms = get_model_conversion_mapping(model)
@@ -49,24 +50,21 @@ def stored_linears(model: PreTrainedModel, stored: Stored) -> InBits4:
             renamed, source = name, None
         if each.bits4 is not None and source is None and renamed in places:
             found[name] = places[renamed]
+    mixed = _mixed(model, found, stored)
+    found = {name: path for name, path in found.items() if path not in mixed}
     weights = [stored.weights[name] for name in found]
     numbers, nbytes = sum(each.count for each in weights), sum(each.bits4_bytes for each in weights)
     return InBits4(places=found, numbers=numbers, nbytes=nbytes)
 
 
 def rounded_linears(model: PreTrainedModel, rounding: str) -> InBits4:
-    """Return the linears that are rounded to 4 bits: those that text comes through, but for head and routers.
+    """Return the linears that are rounded to 4 bits: those of text, but for head, routers and gates.
 
-    Rounded, a router would choose others; it is small.
+    Rounded, a router would choose others; both are small.
     """
-    experts = {module.num_experts for module in model.modules() if expert_weights(module)}
-    whole = model.config.get_text_config() is model.config
-    decoder = set(model.modules() if whole else model.get_decoder().modules())
-    found = {
-        path: module
-        for path, module in _plain_linears(model).items()
-        if module in decoder and module.out_features not in experts
-    }
+    others = {1, *(module.num_experts for module in model.modules() if expert_weights(module))}
+    linears = _plain_linears(model).items()
+    found = {path: module for path, module in linears if module.out_features not in others}
     shapes = [(each.out_features, each.in_features) for each in found.values()]
     return InBits4(
         places={path: path for path in found},
@@ -91,8 +89,23 @@ def keep(model: PreTrainedModel, kept: InBits4, tensors: Mapping[str, Any]) -> N
 
 
 def _plain_linears(model: PreTrainedModel) -> dict[str, nn.Linear]:
-    """Return the linears but for the head, by their paths."""
+    """Return the linears that text comes through but for the head, by their paths."""
     make_plain(model)
-    modules: Iterable[tuple[str, nn.Module]] = model.named_modules()
-    head = model.get_output_embeddings()
-    return {path: each for path, each in modules if type(each) is nn.Linear and each is not head}
+    whole = model.config.get_text_config() is model.config
+    of_text = set(model.modules() if whole else model.get_decoder().modules())
+    of_text.discard(model.get_output_embeddings())
+    return {path: each for path, each in model.named_modules() if type(each) is nn.Linear and each in of_text}
+
+
+def _mixed(model: PreTrainedModel, found: Mapping[str, str], stored: Stored) -> set[str]:
+    """Return the paths of linears beside which are others, to be computed as one, that aren't kept alike."""
+    weights = {path: stored.weights[name] for name, path in found.items()}
+    sizes = {path: each.bits4_bytes / each.count for path, each in weights.items()}
+    mixed: set[str] = set()
+    for path in sizes:
+        parent, _, own = path.rpartition(".")
+        names = next((each for each in JOINED if own in each), (own,))
+        beside = [f"{parent}.{name}" for name in names if hasattr(model.get_submodule(parent), name)]
+        if len({sizes.get(each) for each in beside}) > 1:
+            mixed.add(path)
+    return mixed

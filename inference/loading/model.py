@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,11 +24,6 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-)
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils import logging as transformers_logging
@@ -37,9 +31,10 @@ from transformers.utils import logging as transformers_logging
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 from inference.files.checkpoint import Checkpoint, Weights
-from inference.files.model_files import ADAPTER, CONFIG, read_object, safetensors_files
+from inference.files.model_files import ADAPTER, safetensors_files
 from inference.loading.keeping import InBits4, keep, rounded_linears, stored_linears
 from inference.loading.obstacles import check_loaded, unavailable
+from inference.loading.own_code import runs_code
 from inference.models.weights import NARROW, expert_weights, kept_kinds, loading_class, make_plain, widen
 from inference.planning.precision import DTYPES, rounded_dtype
 from inference.quantised.method import ORIGINAL, read_method
@@ -48,11 +43,6 @@ from inference.shortage import is_shortage
 
 _ADVICE = "transformers.integrations.hub_kernels"  # who gives it
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_CLASSES = (  # by names of architectures
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-)
 # Beneath a file nothing is found: transformers would apply an adapter that lies beside the model
 _NO_ADAPTER = {"subfolder": ADAPTER}
 
@@ -105,31 +95,6 @@ def read_config(checkpoint: Checkpoint, config: ModelConfig) -> PreTrainedConfig
     return found
 
 
-def runs_code(directory: Path, config: ModelConfig) -> bool:
-    """Return whether a model's own code is run: it may be, and transformers has no such architecture.
-
-    Many repositories keep code that older releases needed. Where one calls its class otherwise than its
-    family's, it is another model.
-    """
-    if not config.trust_remote_code:
-        return False
-    described = read_object(directory / CONFIG)
-    family, named = described.get("model_type"), described.get("architectures")
-    known = _known_classes(family) if isinstance(family, str) else set()
-    first = named[0] if isinstance(named, list) and named else None
-    return not known or (isinstance(first, str) and _plain(first) not in known)
-
-
-def _known_classes(family: str) -> set[str]:
-    found = (classes.get(family, ()) for classes in _CLASSES)
-    return {_plain(name) for each in found for name in ((each,) if isinstance(each, str) else each)}
-
-
-def _plain(name: str) -> str:
-    """Return a class's name as it is compared: MPTForCausalLM is transformers' MptForCausalLM."""
-    return name.replace("_", "").lower()
-
-
 def load_model(
     checkpoint: Checkpoint,
     config: ModelConfig,
@@ -147,7 +112,8 @@ def load_model(
     started = time.monotonic()
     if not sys.stderr.isatty():  # a bar is for a person; in a log it is noise
         transformers_logging.disable_progress_bar()
-    loader, described = _loader(described, config, weights, device)
+    rounded = None if kept.rounding else rounded_dtype(config)  # or all were in memory before the first is
+    loader, described = _loader(described, config, weights, device, rounded)
     if device.type == "cpu":
         logging.getLogger(_ADVICE).addFilter(_is_no_advice)
     model: PreTrainedModel
@@ -196,7 +162,8 @@ def _files(
     """Have what tells a loader of the files, or gives it what they hold where that is quantised."""
     if weights.stored is not None:
         files = safetensors_files(checkpoint.path)
-        with expanded(weights.stored, files, _turned_weights(loader, described), kept) as tensors:
+        turned = _turned_weights(loader, described)
+        with expanded(weights.stored, files, turned, kept, rounded_dtype(config)) as tensors:
             yield {"pretrained_model_name_or_path": None, "state_dict": tensors}
         return
     remote = {}
@@ -218,7 +185,11 @@ def _turned_weights(model_class: type[PreTrainedModel], described: PreTrainedCon
 
 
 def _loader(
-    described: PreTrainedConfig, config: ModelConfig, weights: Weights, device: torch.device
+    described: PreTrainedConfig,
+    config: ModelConfig,
+    weights: Weights,
+    device: torch.device,
+    rounded: torch.dtype | None,
 ) -> tuple[Any, PreTrainedConfig]:
     """Return the class that loads the model, and the configuration that it takes.
 
@@ -235,7 +206,7 @@ def _loader(
     if own is None or device.type != "cpu":
         speaks = own is None or own in _classes(MODEL_FOR_CAUSAL_LM_MAPPING.get(type(described), ()))
         return AutoModelForCausalLM if speaks else own, described
-    return loading_class(own, _stored(weights), rounded_dtype(config)), _own_config(own, described)
+    return loading_class(own, _stored(weights), rounded), _own_config(own, described)
 
 
 def _stored(weights: Weights) -> dict[str, torch.dtype]:
@@ -285,13 +256,17 @@ def kept_weights(described: PreTrainedConfig, weights: Weights, rounding: str | 
     if own is None or described.is_encoder_decoder:
         return InBits4()
     try:
-        with torch.device("meta"):
-            model = own._from_config(_own_config(own, described))
+        model = _numberless(own, described)
         if rounding is not None:
             return rounded_linears(model, rounding)
         return InBits4() if stored is None else stored_linears(model, stored)
     except Exception:  # it will fail again as the model is loaded, and be told then
         return InBits4()
+
+
+def _numberless(own: type[PreTrainedModel], described: PreTrainedConfig) -> PreTrainedModel:
+    with torch.device("meta"):
+        return own._from_config(_own_config(own, described))
 
 
 def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.device) -> Weights:
@@ -305,8 +280,7 @@ def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.de
     if own is None or device.type != "cpu":
         return weights
     try:
-        with torch.device("meta"):
-            model = own._from_config(_own_config(own, described))
+        model = _numberless(own, described)
         make_plain(model)
         kinds = kept_kinds(model, _stored(weights))
     except Exception:  # it will fail again as the model is loaded, and be told then

@@ -235,12 +235,23 @@ def find_source(
         kept=kept_weights(described, weights, FOUR_BITS.get(quantize or "")) if keeps else InBits4(),
     )
     if quantize in FOUR_BITS and not source.kept:
-        why = "shards have none of them" if config.shards > 1 else "it has no linears that can be"
-        raise ModelUnavailable(f"--quantize {quantize} has weights in 4 bits, and {why}: leave it out")
+        raise ModelUnavailable(
+            f"--quantize {quantize} has weights in 4 bits, and {_why_not(config, described)}: leave it out"
+        )
     if weights.stored is not None:
         sizes = _sizes_said(weights.stored, source.kept)
         progress(f"The files are quantised: {source.quantization}, {sizes}")
     return source
+
+
+def _why_not(config: EngineConfig, described: PreTrainedConfig) -> str:
+    if config.shards > 1:
+        return "shards have none of them"
+    if not (config.compress_weights and config.narrow_weights):
+        return "to keep weights in fewer bits is switched off"
+    if described.is_encoder_decoder or has_own_code(described):
+        return "models with an encoder, or with code of their own, can't be given them"
+    return "it has no linears that can be"
 
 
 def _sizes_said(stored: Stored, kept: InBits4) -> str:

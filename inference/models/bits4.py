@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from inference.models.numberless import Numberless
+from inference.models.numberless import NumberlessOnHost
 from inference.models.weights import NarrowLinear
 from inference.quantised.bits4 import Bits4
 
@@ -23,7 +23,7 @@ class Bits4Linear(NarrowLinear):
     def __getattr__(self, name: str) -> Any:
         """Return a member that the class itself doesn't have."""
         if name == "weight" and (codes := self.codes) is not None:
-            return codes.expand() if self.is_asked() else Numberless.of(codes.shape)
+            return codes.expand() if self.is_asked() else NumberlessOnHost.of(codes.shape)
         return super().__getattr__(name)
 
     def forward(self, given: Tensor) -> Tensor:
@@ -48,6 +48,17 @@ def keep_bits4(module: nn.Module, codes: Bits4) -> None:
     module._parameters["weight"] = None
     module.__class__ = Bits4Linear
     module.__dict__["codes"] = codes
+
+
+def make_bits4(codes: Bits4, bias: Tensor | None) -> Bits4Linear:
+    """Return a linear with such a weight."""
+    n, k = codes.shape
+    module = nn.Linear(k, n, bias=bias is not None, device="meta")
+    if bias is not None:
+        module.bias = nn.Parameter(bias, requires_grad=False)
+    keep_bits4(module, codes)
+    assert isinstance(module, Bits4Linear), "it is now"
+    return module
 
 
 def codes_of(module: nn.Module) -> Bits4 | None:

@@ -26,6 +26,7 @@ _QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
 _OUT = (("o_proj",), ("out_proj",), ("dense",))
 _GATE_UP = (("gate_proj", "up_proj"), ("gate_up_proj",))
 _DOWN = (("down_proj",),)
+JOINED = (*_QKV, *_GATE_UP)  # whose linears are computed as one
 LAYER_LINEARS = 4  # of which those with the same input are computed as one
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,

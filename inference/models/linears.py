@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from inference.kernels.arena import Arena
 from inference.kernels.native import Library, PackedLinear, WeightKind, narrowest
-from inference.models.bits4 import LINEARS, Bits4Linear, codes_of
+from inference.models.bits4 import LINEARS, Bits4Linear, codes_of, make_bits4
 from inference.models.numberless import Numberless
 from inference.models.weights import NARROW, NarrowLinear
 from inference.quantised.bits4 import Bits4
@@ -71,7 +71,10 @@ class NativeLinear(Packed):
         return self.packed(given)
 
     def unpack(self) -> nn.Linear:
-        """Return the linear again."""
+        """Return the linear again; one in 4 bits stays so."""
+        codes = self.packed.bits4()
+        if codes is not None:
+            return make_bits4(codes, self._bias)
         return make_linear(self.packed.unpack(), self._bias)
 
     @property

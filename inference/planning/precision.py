@@ -73,6 +73,8 @@ def product_speed(
     config: EngineConfig, weights: Weights, dtype: torch.dtype, library: Library | None
 ) -> float:
     """Return how fast linears' products are beside float32's, as far as the files' headers say."""
+    if config.model.quantize in FOUR_BITS:
+        return 1.0
     speeds = _TILES if library is not None and library.has_amx else _VECTORS
     if library is not None and config.model.quantize == INT8 and library.has_vnni:
         return speeds.int8
@@ -99,6 +101,11 @@ def rounds_inputs(config: EngineConfig, library: Library | None) -> bool:
 
 
 def keeps_bits4(config: EngineConfig, library: Library) -> bool:
-    """Return whether weights that files have in 4 bits stay so; of shards and of what rounds they don't."""
+    """Return whether weights can be in 4 bits; of shards and of what rounds they can't.
+
+    With AMX those of files are expanded: it multiplies 16 bits faster than other instructions 4.
+    """
     keeps = config.compress_weights and config.narrow_weights and config.shards == 1
+    if library.has_amx and config.model.quantize not in FOUR_BITS:
+        return False
     return keeps and config.model.quantize != INT8 and not rounds_inputs(config, library)

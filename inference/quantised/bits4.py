@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-_MOST_IN_GROUP = 128  # as in linear.h
+MOST_IN_GROUP = 128  # as in linear.h
 _CODES = 8  # of a word, of which a group has some
 _LEVELS = 16
 _WHOLE = torch.arange(_LEVELS, dtype=torch.float32)
@@ -65,10 +66,12 @@ class Bits4:
         groups.mul_(self.scales[..., None])
         return found
 
-    def split(self, rows: int) -> Iterator[Bits4]:
-        """Yield the weight in pieces of so many outputs."""
-        for start in range(0, len(self.codes), rows):
-            some = slice(start, start + rows)
+    def split(self, rows: int | Sequence[int]) -> Iterator[Bits4]:
+        """Yield the weight in pieces of so many outputs each."""
+        n = len(self.codes)
+        sizes = [min(rows, n - start) for start in range(0, n, rows)] if isinstance(rows, int) else rows
+        for size, end in zip(sizes, accumulate(sizes), strict=True):
+            some = slice(end - size, end)
             zeros = None if self.zeros is None else self.zeros[some]
             yield replace(self, codes=self.codes[some], scales=self.scales[some], zeros=zeros)
 
@@ -102,7 +105,8 @@ def join(parts: Sequence[Bits4 | None]) -> Bits4 | None:
     first = found[0]
     if len(found) == 1:
         return first
-    if any(each.zeros is not None for each in found) and all(each.is_whole for each in found):
+    unlike = any(each.zeros is not None or not torch.equal(each.levels, first.levels) for each in found)
+    if unlike and all(each.is_whole for each in found):
         found = [_with_zeros(each) for each in found]
     alike = all(
         (each.inputs, each.group, each.zeros is None) == (first.inputs, first.group, found[0].zeros is None)
@@ -138,8 +142,8 @@ def pack_codes(codes: Tensor) -> Tensor:
 def _group_size(inputs: int, group: int) -> int:
     """Return the inputs of a group as kernels take them, 0 if they can't."""
     if group >= inputs:  # of a row as a whole
-        return min(-(-inputs // _CODES) * _CODES, _MOST_IN_GROUP)
-    size = group if group <= _MOST_IN_GROUP else math.gcd(group, _MOST_IN_GROUP)
+        return min(-(-inputs // _CODES) * _CODES, MOST_IN_GROUP)
+    size = group if group <= MOST_IN_GROUP else math.gcd(group, MOST_IN_GROUP)
     return 0 if size % _CODES else size
 
 

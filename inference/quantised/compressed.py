@@ -100,7 +100,7 @@ def _packed(table: Table, name: str, prefix: str, groups: list[dict[str, Any]], 
     kept = packed_bytes(rows, columns, size, zeros="zero" in parts) if bits == 4 else 0
     if kept and "order" in parts:
         order = {"order": table.content(parts["order"]), "scale": table.content(scale)}
-        kept = kept if _order(order, table, name) is None else 0
+        kept = kept if _order(order, table, name, size) is None else 0
     codes = partial(_bits4, columns=columns, size=size) if kept else None
     return Expansion((rows, columns), parts, expand, codes, kept)
 
@@ -149,7 +149,7 @@ def _fp4(table: Table, name: str, prefix: str) -> Expansion:
 
 def _expand(parts: Parts, weight: Tensor, *, bits: int, size: int, table: Table, name: str) -> None:
     rows, columns = weight.shape
-    order = _order(parts, table, name)
+    order = _order(parts, table, name, size)
     every = parts["scale"].float().expand(rows, -1) if parts["scale"].numel() == 1 else parts["scale"].float()
     zeros = None
     if "zero" in parts:
@@ -169,11 +169,11 @@ def _bits4(parts: Parts, *, columns: int, size: int) -> Bits4:
     return whole_numbers(octets, columns, size, scales, zeros)
 
 
-def _order(parts: Parts, table: Table, name: str) -> Tensor | None:
+def _order(parts: Parts, table: Table, name: str, size: int) -> Tensor | None:
     """Return whose scale each of the inputs has, None if it is that of those beside it."""
     order = parts["order"].long() if "order" in parts else None
     if order is None or bool((order == -1).all()):  # as it was made, and never set
         return None
     if int(order.min()) < 0 or int(order.max()) >= max(parts["scale"].shape[-1:], default=1):
         raise table.refusal(f"have groups that aren't there in the `weight_g_idx` beside `{name}`")
-    return order
+    return None if torch.equal(order, torch.arange(len(order)) // size) else order

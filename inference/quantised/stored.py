@@ -169,12 +169,16 @@ def find_stored(
 
 @contextmanager
 def expanded(
-    stored: Stored, files: list[Path], turned: Collection[str] = (), kept: Collection[str] = ()
+    stored: Stored,
+    files: list[Path],
+    turned: Collection[str] = (),
+    kept: Collection[str] = (),
+    kept_as: torch.dtype | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Have the files' tensors by name as a loader takes them, each quantised one expanded when it is.
 
     `turned`: the weights that the model has as (in, out), by its names; files may leave the first part out.
-    `kept`: those that stay in 4 bits, as `Kept`.
+    `kept`: those that stay in 4 bits, as `Kept`; `kept_as` is what the loader would make of them.
     """
 
     def turns(name: str) -> bool:
@@ -193,10 +197,10 @@ def expanded(
             return found
 
         dtype = _DTYPES[stored.dtype]
-        yield plain | {
-            name: Kept(each, dtype, read) if name in kept else Weight(each, dtype, read, turned=turns(name))
-            for name, each in stored.weights.items()
+        made: dict[str, Kept | Weight] = {
+            name: Weight(each, dtype, read, turned=turns(name)) for name, each in stored.weights.items()
         }
+        yield plain | made | {name: Kept(stored.weights[name], kept_as or dtype, read) for name in kept}
 
 
 def _check_rest(method: Method, rest: Mapping[str, Tensor], *, alone: bool) -> None:

@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from inference.errors import ModelUnavailable
+from inference.files.checkpoint import read_weights
+from inference.files.model_files import safetensors_files
 from inference.kernels.native import open_library
+from inference.levels.ladder import Attempt, Climb
+from inference.levels.served import Level, Served
 from inference.loading.source import find_source
+from inference.quantised.stored import expanded
 from tests.engine import quantised as packed
 from tests.engine.adapters import toy_adapter
 from tests.engine.cores import Session, config, request
@@ -75,11 +81,7 @@ def test_weights_are_rounded_to_4_bits_at_the_start(asked: str, family: str, tmp
     model = save_model(family, tmp_path)
     session = Session(rounding(tmp_path, asked))
     assert session.info.quantization is None
-    head = model.get_output_embeddings()
-    with torch.inference_mode():
-        for module in model.modules():
-            if type(module) is torch.nn.Linear and module is not head and module.out_features != 4:
-                module.weight.copy_(as_bitsandbytes(module.weight, asked.removeprefix("bitsandbytes-")))
+    rounded_as(model, asked.removeprefix("bitsandbytes-"))
     check_texts(session, model)
     session.close()
 
@@ -99,6 +101,66 @@ def test_rounding_to_4_bits_is_refused_where_nothing_does_it(
 ) -> None:
     with pytest.raises(ModelUnavailable, match=rf"--quantize bitsandbytes-nf4 has weights .*{message}"):
         find_source(replace(rounding(directory, "bitsandbytes-nf4"), **changes), 1, lambda _: None)
+
+
+@needs_kernels
+@pytest.mark.parametrize("plain", ["k_proj", "up_proj"])
+def test_what_is_computed_as_one_is_in_4_bits_together_or_not_at_all(plain: str, tmp_path: Path) -> None:
+    model = save_quantised("llama", tmp_path, AWQ, keep=("lm_head", plain), rounded=False)
+    found = find_source(config(tmp_path, max_total_tokens=64), 1, lambda _: None)
+    beside = {"k_proj": "q_proj", "up_proj": "gate_proj"}[plain]
+    assert not any(name.endswith((f"{beside}.weight", f"{plain}.weight")) for name in found.kept.places)
+    assert any(name.endswith("down_proj.weight") for name in found.kept.places)
+    session = Session(config(tmp_path, max_total_tokens=64))
+    assert session.info.dtype == "torch.float16", "and not in 32 bits"
+    assert (
+        session.info.quantization == "awq, 4 bits in groups of 32, kept in 4 bits, some expanded to float16"
+    )
+    assert session.run([request("0", PROMPTS[0], tokens=1)]).tokens("0") == generate(model, PROMPTS[0], 1)
+    session.close()
+
+
+@needs_kernels
+@pytest.mark.parametrize("family", ["bloom", "mpt"])
+def test_models_that_ask_where_a_weight_is_stay_at_their_level(family: str, tmp_path: Path) -> None:
+    model = save_model(family, tmp_path)
+    plain = Session(config(tmp_path, max_total_tokens=64))
+    session = Session(rounding(tmp_path, "bitsandbytes-nf4"))
+    assert session.level == plain.level == "native"
+    rounded_as(model, "nf4")
+    check_texts(session, model)
+    session.close()
+    plain.close()
+
+
+@needs_kernels
+def test_what_stands_for_weights_is_what_the_loader_makes_of_them(tmp_path: Path) -> None:
+    save_quantised("llama", tmp_path, NF4)
+    stored = read_weights(tmp_path).stored
+    assert stored is not None
+    name = "model.layers.0.mlp.up_proj.weight"
+    with expanded(stored, safetensors_files(tmp_path), kept=[name], kept_as=torch.float16) as tensors:
+        given = tensors[name][...]
+    assert given.dtype == torch.float16, "or it would be converted, and be all there"
+    assert given.untyped_storage().nbytes() == 2
+
+
+@needs_kernels
+def test_a_level_that_is_left_again_leaves_weights_in_4_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_quantised("llama", tmp_path, AWQ, rounded=False)
+    serve = Climb.serve
+
+    def no_fused(climb: Climb, attempt: Attempt) -> Served | None:
+        return None if attempt.level is Level.FUSED else serve(climb, attempt)
+
+    monkeypatch.setattr(Climb, "serve", no_fused)
+    session = Session(config(tmp_path, max_total_tokens=64))
+    assert session.level == "native"
+    assert session.info.quantization == "awq, 4 bits in groups of 32, kept in 4 bits"
+    check_texts(session, model)
+    session.close()
 
 
 @needs_kernels
@@ -137,6 +199,15 @@ def test_rounding_to_4_bits_is_refused_where_the_level_can_not_keep_them(tmp_pat
         ModelUnavailable, match="--quantize bitsandbytes-fp4 needs the native kernels, and they"
     ):
         Session(rounding(tmp_path, "bitsandbytes-fp4"))
+
+
+def rounded_as(model: PreTrainedModel, kind: str) -> None:
+    """Have a model hold what bitsandbytes makes of its linears, but for its head and its routers."""
+    head = model.get_output_embeddings()
+    with torch.inference_mode():
+        for module in model.modules():
+            if isinstance(module, torch.nn.Linear) and module is not head and module.out_features != 4:
+                module.weight.copy_(as_bitsandbytes(module.weight, kind))
 
 
 def as_bitsandbytes(weight: torch.Tensor, kind: str) -> torch.Tensor:

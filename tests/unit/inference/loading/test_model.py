@@ -10,7 +10,8 @@ pytest.importorskip("torch")
 from transformers import AutoConfig
 
 from inference.config import ModelConfig
-from inference.loading.model import _model_class, runs_code
+from inference.loading.model import _model_class
+from inference.loading.own_code import runs_code
 
 
 @pytest.mark.parametrize(

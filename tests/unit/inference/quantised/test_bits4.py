@@ -83,6 +83,13 @@ def test_weights_are_joined_whether_or_not_they_have_zero_points() -> None:
     assert torch.equal(joint.expand(), expected)
 
 
+def test_weights_that_have_one_zero_point_each_are_joined() -> None:
+    parts = [whole_numbers(pack_codes(CODES), 48, 16, SCALES, zero) for zero in (7, 8)]
+    joint = join(parts)
+    assert joint is not None
+    assert torch.equal(joint.expand(), torch.cat([each.expand() for each in parts]))
+
+
 def test_weights_that_are_unlike_are_not_joined() -> None:
     assert join([shifted(), None]) is None
     assert join([shifted(), by_table()]) is None
