@@ -186,10 +186,14 @@ def _put_back(linears: Linears, packed: NativeLinear) -> None:
     sizes = linears.sizes
     whole = packed.unpack()
     biases = [None] * len(sizes) if whole.bias is None else whole.bias.split(sizes)
-    codes = codes_of(whole)
-    parts = [make_linear(each, None) for each in whole.weight.split(sizes)] if codes is None else []
-    if codes is not None:
-        parts = [make_bits4(each, None) for each in codes.split(sizes)]
-    for name, part, bias in zip(linears.names, parts, biases, strict=True):
+    for name, part, bias in zip(linears.names, _separate(whole, sizes), biases, strict=True):
         part.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         setattr(linears.parent, name, part)
+
+
+def _separate(whole: nn.Linear, sizes: list[int]) -> list[nn.Linear]:
+    """Return linears with so many of another's outputs each, without a bias."""
+    codes = codes_of(whole)
+    if codes is not None:
+        return [make_bits4(each, None) for each in codes.split(sizes)]
+    return [make_linear(each, None) for each in whole.weight.split(sizes)]
