@@ -13,6 +13,7 @@ from inference.kernels.native_attention import NativeCacheLayer
 from inference.kernels.native_layers import LayerWeights, NativeStack, StackShape
 from inference.kernels.reference import Attention
 from inference.models.paged import LayerShape
+from inference.quantised.rounding4 import round_rows
 from tests.unit.inference.paged_attention import Tokens, expected
 
 LAYER_KINDS = [kind for kind in WeightKind if kind is not WeightKind.INT6]  # which is for screens of heads
@@ -156,14 +157,21 @@ def _activate(shape: StackShape, gate: Tensor) -> Tensor:
     return gelu(gate, approximate="tanh" if shape.activation == "gelu_tanh" else "none")
 
 
+def _packed(library: Library, weight: Tensor, bias: Tensor | None, kind: WeightKind) -> PackedLinear:
+    if kind is not WeightKind.BITS4:
+        return PackedLinear.pack(library, weight, bias, kind)
+    codes = round_rows(weight, "nf4").packable()
+    assert codes is not None
+    return PackedLinear.of_bits4(library, codes, bias)
+
+
 def _native_layer(
     library: Library, layer: PaperLayer, cache: NativeCacheLayer, kind: WeightKind
 ) -> LayerWeights:
     cache.keys.fill_(torch.nan)
     cache.values.fill_(torch.nan)
     packed = {
-        name: PackedLinear.pack(library, weight, layer.biases.get(name), kind)
-        for name, weight in layer.linears.items()
+        name: _packed(library, weight, layer.biases.get(name), kind) for name, weight in layer.linears.items()
     }
     return LayerWeights(
         **packed,
