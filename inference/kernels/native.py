@@ -181,10 +181,14 @@ class PackedLinear:
         `round_inputs` has effect with bfloat16 weights where the CPU multiplies bfloat16; so has `compress`,
         which keeps them in 12 bits, where that pays. `arena`: where its memory comes from, if not from the
         library's own. Raises ValueError for int8 weights of more than 65,536 inputs, whose sums could
-        overflow, and for int6 where the CPU has no VPDPBUSD.
+        overflow, for int6 where the CPU has no VPDPBUSD, and for 4 bits.
         """
         if kind in STEPS:
             return cls.of_integers(library, *quantize_rows(weight.detach(), STEPS[kind]), kind, bias, arena)
+        if kind is WeightKind.BITS4:
+            raise ValueError(
+                "weights in 4 bits are packed by `of_bits4`: how they are rounded isn't known here"
+            )
         n, k = weight.shape
         rows = weight.detach().to(_DTYPES[kind]).contiguous()
         tensors: dict[str, Tensor] = {}
@@ -225,13 +229,8 @@ class PackedLinear:
         cls, library: Library, weight: Bits4, bias: Tensor | None = None, arena: Arena | None = None
     ) -> PackedLinear:
         """Pack a weight of 4 bits whose groups are as the kernels take them (`Bits4.packable`)."""
-        struct = LinearStruct(
-            kind=list(WeightKind).index(WeightKind.BITS4),
-            n=len(weight.codes),
-            k=weight.inputs,
-            group=weight.group,
-            is_whole=weight.is_whole,
-        )
+        kind, (n, k) = list(WeightKind).index(WeightKind.BITS4), weight.shape
+        struct = LinearStruct(kind=kind, n=n, k=k, group=weight.group, is_whole=weight.is_whole)
         assert weight.group in range(8, MOST_IN_GROUP + 1, 8), "its groups are those of files"
         assert weight.zeros is None or torch.equal(weight.levels, torch.arange(16.0)), "zeros are of codes"
         tensors = panels(weight)

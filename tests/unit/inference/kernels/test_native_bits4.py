@@ -102,3 +102,8 @@ def test_the_weight_is_read_back(isa: str, form: str, n: int, k: int, group: int
 def test_it_takes_little_more_than_4_bits_for_a_number() -> None:
     linear = packed("baseline", weight(64, 1024, 128, "one zero point"))
     assert linear.nbytes <= 64 * 1024 * 4.3 / 8
+
+
+def test_a_plain_weight_is_not_packed_so_as_nothing_says_how() -> None:
+    with pytest.raises(ValueError, match="are packed by `of_bits4`"):
+        PackedLinear.pack(library("auto"), torch.randn(32, 32), None, WeightKind.BITS4)
