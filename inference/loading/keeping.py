@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from inference.models.bits4 import keep_bits4
+from inference.models.file_names import FileNames
 from inference.models.layers import JOINED
 from inference.models.weights import expert_weights, make_plain
 from inference.quantised.bits4 import packed_bytes
@@ -40,14 +39,9 @@ def stored_linears(model: PreTrainedModel, stored: Stored) -> InBits4:
     an embedding, too.
     """
     places = {f"{path}.weight": path for path in _plain_linears(model)}
-    transforms = get_model_conversion_mapping(model)
-    renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
-    converters = [each for each in transforms if isinstance(each, WeightConverter)]
-    own, found = model.state_dict(), {}
+    names, found = FileNames(model), {}
     for name, each in stored.weights.items():
-        renamed, source = rename_source_key(name, renamings, converters, model.base_model_prefix, own)
-        if renamed not in own and name in own:
-            renamed, source = name, None
+        renamed, source = names.own(name)
         if each.bits4 is not None and source is None and renamed in places:
             found[name] = places[renamed]
     mixed = _mixed(model, found, stored)

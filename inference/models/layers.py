@@ -59,12 +59,12 @@ class Linears:
         return (*self.joined(), None) if codes is None else (Numberless.of(codes.shape), self._bias(), codes)
 
     def _bias(self) -> Tensor | None:
-        modules = [self.parent.get_submodule(name) for name in self.names]
-        if all(module.bias is None for module in modules):
+        biases = [self.parent.get_submodule(name).bias for name in self.names]
+        first = next((each.detach().float() for each in biases if each is not None), None)
+        if first is None:
             return None
-        sized = zip(modules, self.sizes, strict=True)
-        parts = [torch.zeros(n) if each.bias is None else each.bias.detach().float() for each, n in sized]
-        return torch.cat(parts)
+        sized = zip(biases, self.sizes, strict=True)
+        return torch.cat([first.new_zeros(n) if each is None else each.detach().float() for each, n in sized])
 
     @property
     def sizes(self) -> list[int]:

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 from transformers import PreTrainedModel
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from inference.kernels.native import WeightKind, narrowest
+from inference.models.file_names import FileNames
 from inference.models.numberless import SIZES
 
 NARROW = (torch.bfloat16, torch.float16)
@@ -200,17 +199,11 @@ def _by_own_names(model: PreTrainedModel, stored: Mapping[str, torch.dtype]) -> 
 
     A model that sees has other names in its files. What is made of several is in 16 bits if all are.
     """
-    transforms = get_model_conversion_mapping(model)
-    renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
-    converters = [each for each in transforms if isinstance(each, WeightConverter)]
-    parts = {pattern: each.target_patterns for each in converters for pattern in each.source_patterns}
-    own, prefix = model.state_dict(), model.base_model_prefix
+    names = FileNames(model)
     found: dict[str, torch.dtype] = {}
     for name, kind in stored.items():
-        renamed, source = rename_source_key(name, renamings, converters, prefix, own)
-        if renamed not in own and name in own:
-            renamed, source = name, None
-        first, *others = parts.get(source, [renamed])
+        renamed, source = names.own(name)
+        first, *others = [renamed] if source is None else names.parts[source]
         for each in (renamed, *(renamed.replace(first, other) for other in others)):
             found[each] = kind if found.get(each, kind) == kind else torch.float32
     return found

@@ -41,12 +41,6 @@ class Bits4:
         """Return whether levels are whole numbers, one after the other."""
         return torch.equal(self.levels - self.levels[0], _WHOLE)
 
-    @property
-    def nbytes(self) -> int:
-        """Return the memory that it takes, packed or not."""
-        beside = 1 if self.zeros is None else 2
-        return self.codes.numel() + beside * 4 * self.scales.numel()
-
     def expand(self) -> Tensor:
         """Return the weight (n, k) in float32.
 

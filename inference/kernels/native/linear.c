@@ -147,7 +147,6 @@ static TileFunction *amx_function(int kind, int64_t rows) {
         [KIND_VNNI] = linear_int8_amx,
         [KIND_INT6] = linear_int6_amx,
     };
-    if (kind >= (int)(sizeof functions / sizeof *functions)) return NULL;
     return (kind == KIND_VNNI || kind == KIND_INT6) && rows < AMX_INT8_ROWS ? NULL : functions[kind];
 }
 #endif

@@ -9,7 +9,7 @@ from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm  # noqa: E4
 from transformers.models.llama.modeling_llama import LlamaRMSNorm  # noqa: E402
 
 from inference.kernels.reference import Attention  # noqa: E402
-from inference.models.layers import LayerParts, OtherShape, norm_weight, read_layer  # noqa: E402
+from inference.models.layers import LayerParts, Linears, OtherShape, norm_weight, read_layer  # noqa: E402
 from inference.models.paged import LayerShape, Probed  # noqa: E402
 from tests.unit.inference.toy_models import toy  # noqa: E402
 
@@ -93,6 +93,14 @@ def test_joined_linears_fill_up_missing_biases() -> None:
     assert bias is not None
     assert torch.equal(bias[64:96], torch.zeros(32))
     assert torch.equal(bias[96:], layer.self_attn.v_proj.bias)
+
+
+def test_missing_biases_are_filled_up_where_the_others_are() -> None:
+    parent = nn.Module()
+    parent.first, parent.second = (nn.Linear(4, 3, bias=bias, device="meta") for bias in (True, False))
+    _, bias = Linears(parent, ("first", "second")).joined()
+    assert bias is not None
+    assert bias.device.type == "meta"
 
 
 def test_parameter_that_no_part_accounts_for_is_refused() -> None:

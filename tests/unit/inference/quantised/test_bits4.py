@@ -67,7 +67,9 @@ def test_groups_become_those_that_kernels_take(inputs: int, group: int, size: in
     assert bool(packed_bytes(3, inputs, group, zeros=True)) == bool(size)
     if found is not None:
         assert torch.equal(found.expand(), weight.expand())
-        assert found.nbytes <= packed_bytes(3, inputs, group, zeros=True)
+        beside = [each for each in (found.scales, found.zeros) if each is not None]
+        taken = found.codes.nbytes + sum(each.nbytes for each in beside)
+        assert taken <= packed_bytes(3, inputs, group, zeros=True)
 
 
 def test_pieces_are_those_of_the_weight() -> None:

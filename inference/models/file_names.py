@@ -1,0 +1,28 @@
+"""What a model calls the weights of its files, as transformers' loader renames them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+
+class FileNames:
+    """A model's own names by those of its files: one that sees has other names there."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        transforms = get_model_conversion_mapping(model)
+        self._renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
+        self._converters = [each for each in transforms if isinstance(each, WeightConverter)]
+        self._prefix = model.base_model_prefix
+        self._own = model.state_dict()
+        self.parts: Mapping[str, list[str]] = {
+            pattern: each.target_patterns for each in self._converters for pattern in each.source_patterns
+        }  # what the model makes of weights, by the pattern that their names fit
+
+    def own(self, name: str) -> tuple[str, str | None]:
+        """Return the model's name for a weight of the files, and which of the patterns it fits, if any."""
+        renamed, source = rename_source_key(name, self._renamings, self._converters, self._prefix, self._own)
+        return (name, None) if renamed not in self._own and name in self._own else (renamed, source)
