@@ -62,7 +62,7 @@ def linears(
         for count in rows:
             clock.need(2, "linears")
             ways: dict[str, Multiply] = {"cuBLAS": linear}
-            ways |= {way.name: way.multiply for way in ops.ways(count, outputs, inner, dtype)}
+            ways |= {way.name: way.multiply for way in ops.ways(count, torch.empty(outputs, inner, dtype=dtype))}
             ways["invariant"] = invariant.linear
             floor = max(
                 (outputs * inner + count * (outputs + inner)) * dtype.itemsize / ceilings.bytes,

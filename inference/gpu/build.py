@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from inference.gpu.batch import DeviceBatch
 from inference.gpu.cache import device_cache
-from inference.gpu.linears import Multiplier, device_linear
+from inference.gpu.linears import Multiplier, SwappedLinear, device_linear, plain_linear
 from inference.gpu.lora import stack_low_ranks
 from inference.gpu.ops import torch_ops
 from inference.gpu.stack import DeviceEnds, DeviceLayer, StackModel, widened
@@ -20,11 +20,12 @@ from inference.kv_cache.blocks import PAGE, blocks_for
 from inference.models.anatomy import Variant, read_model, variants
 from inference.models.ends import Bare
 from inference.models.layers import LayerParts, OtherShape
-from inference.models.linears import drop_weight, make_linear, weight_and_bias
+from inference.models.linears import drop_weight, weight_and_bias
 from inference.models.lora import Adapters
 from inference.models.paged import LayerShape, Probed
 from inference.models.rotary import RopeTable, spread_pairs
 from inference.models.trace import LayerTrace, Pair, Rope, eager_attention, in_float32
+from inference.quantised.blocks4 import Blocks4
 
 _NEAR = 1e-3  # of what a layer adds to the stream, by norm, in float32
 
@@ -43,7 +44,7 @@ class Rebuilt:
             sizes = linears.sizes
             biases = [None] * len(sizes) if merged.bias is None else merged.bias.split(sizes)
             for name, weight, bias in zip(linears.names, merged.weight.split(sizes), biases, strict=True):
-                setattr(linears.parent, name, make_linear(weight, bias))
+                setattr(linears.parent, name, plain_linear(weight, bias))
 
 
 class Stack:
@@ -65,7 +66,7 @@ class Stack:
             low_ranks = tuple(
                 stack_low_ranks(
                     [each[at * len(layer.linears) + index] for each in several],
-                    *(len(linear.weight), self._multiply, linear.weight),
+                    *(linear.outputs, self._multiply, self._ends.table),
                 )
                 for index, linear in enumerate(layer.linears)
             )
@@ -82,6 +83,12 @@ class Stack:
         tables = [rope.upto(positions - 1) for rope in self._ropes]
         layers = [each.layer for each in self._layers]
         return StackModel(self._multiply, layers, self._ends, caches, tables, trims=trims)
+
+    @property
+    def packed(self) -> tuple[SwappedLinear, ...]:
+        """Return the layers' linears that are in 4 bits."""
+        linears = [linear for each in self._layers for linear in each.layer.linears]
+        return tuple(SwappedLinear(each) for each in linears if isinstance(each.weight, Blocks4))
 
     def undo(self) -> None:
         """Put the model's own linears back."""
@@ -137,7 +144,7 @@ class _Builder:
         self._trace = trace
         self._parts = parts
         self._probed = probed
-        self._linears = [device_linear(multiply, dtype, *group.joined()) for group in parts.linears]
+        self._linears = [device_linear(multiply, dtype, *group.numbers()) for group in parts.linears]
 
     def find(self, like: Variant | None) -> Variant:
         """Return what reproduces the layer, trying `like` first; raise OtherShape."""
@@ -197,8 +204,9 @@ def _ends(bare: Bare, multiply: Multiplier, dtype: torch.dtype) -> DeviceEnds:
     head, table = bare.model.get_output_embeddings(), bare.model.get_input_embeddings()
     linear = device_linear(multiply, dtype, *weight_and_bias(head))
     tied = head.weight is table.weight
-    rows = linear.weight if tied else table.weight.detach().to(dtype)
-    return DeviceEnds(rows, bare.norm, bare.eps, linear, bare.factors)
+    same = linear.weight if tied else table.weight.detach().to(dtype)
+    assert isinstance(same, Tensor), "heads aren't kept in 4 bits"
+    return DeviceEnds(same, bare.norm, bare.eps, linear, bare.factors)
 
 
 def _one_prompt(tokens: int, device: torch.device) -> DeviceBatch:

@@ -25,11 +25,12 @@ from inference.gpu.ops import Ops
 from inference.gpu.rehearsal import rehearse
 from inference.gpu.state_kernels import DeviceStateKernels
 from inference.gpu.swaps import put_modules_back
+from inference.kernels.native import WeightKind
 from inference.levels.ladder import Attempt, Climb
 from inference.levels.options import Options
 from inference.levels.served import Level, MakeModel, Served
 from inference.models.layers import OtherShape
-from inference.models.linears import Packed, pack_linears, undo_swaps
+from inference.models.linears import Packed, pack_linears, packed_of, undo_swaps
 from inference.quantised.bits4 import Bits4
 from inference.recurrent.cache import put_back
 from inference.sequences.computing import Runner
@@ -69,7 +70,7 @@ class DeviceClimb(Climb):
             stack.adapt(self.model, self.options.adapters)
         positions, trims = self.options.max_total_tokens, self.options.trim
         make_model = partial(stack.make_model, positions=positions, trims=trims)
-        served = self.serve(self._attempt(Level.FUSED, make_model))
+        served = self.serve(self._attempt(Level.FUSED, make_model, stack.packed))
         if served is None:
             stack.undo()
         return served
@@ -85,7 +86,8 @@ class DeviceClimb(Climb):
         # What adapters add to linears must be added to each
         mlps = swap_mlps(model) if self.options.fuse and self.options.adapters is None else []
         level = Level.PAGED_MERGED if undo_merges else Level.PAGED
-        served = self.serve(self._attempt(level, make_model))
+        packed = tuple(each for each in packed_of(swaps) if each.form == WeightKind.BITS4)
+        served = self.serve(self._attempt(level, make_model, packed))
         if served is None:
             put_modules_back(mlps)
             undo_swaps(swaps)
@@ -149,10 +151,11 @@ class DeviceClimb(Climb):
         return None
 
     def _swapped(self, weight: Tensor, bias: Tensor | None, codes: Bits4 | None = None, /) -> Packed:
-        assert codes is None, "4 bits are kept on CPUs alone"
-        return SwappedLinear(device_linear(self._multiply, self.options.dtype, weight, bias))
+        return SwappedLinear(device_linear(self._multiply, self.options.dtype, weight, bias, codes))
 
-    def _attempt(self, level: Level, make_model: MakeModel) -> Attempt:
+    def _attempt(self, level: Level, make_model: MakeModel, packed: tuple[Packed, ...] = ()) -> Attempt:
+        """Return a level that is to be tried; `packed`: its linears in 4 bits."""
+
         def make_runner(blocks: int) -> Runner[Tensor]:
             model = make_model(blocks)
             if model.ops.captures:  # kernels that are compiled as they are met, and may not fit the device
@@ -163,6 +166,7 @@ class DeviceClimb(Climb):
             level=level,
             make_runner=make_runner,
             kv_dtype=self.options.dtype,
+            packed=packed,
             invariant=self._ops.invariant,
             make_model=make_model,
         )

@@ -12,12 +12,17 @@ from time import monotonic
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from inference.gpu.compiling import compile_together
 from inference.gpu.graphs import capture_stream, record
-from inference.gpu.ops import GatedWay, MultiplyGated, Ops, Way
+from inference.gpu.ops import GatedWay, MultiplyGated, Ops, Way, Weight
+from inference.kernels.native import WeightKind
+from inference.models.bits4 import make_bits4
 from inference.models.linears import Packed, make_linear
+from inference.models.numberless import Numberless
+from inference.quantised.bits4 import Bits4
+from inference.quantised.blocks4 import Blocks4
 
 LOG = logging.getLogger(__name__)
 
@@ -32,6 +37,7 @@ _REPLAYS = 6  # of which the first warms up, and the fastest counts
 
 Seconds = Callable[[Callable[[], object]], float]  # of one call
 Call = Callable[[Tensor, "DeviceLinear"], Tensor]
+Form = tuple[int, ...]  # of a weight: outputs, inputs, and how it is in 4 bits
 _Way = TypeVar("_Way", Way, GatedWay)
 
 
@@ -58,19 +64,19 @@ class Multiplier:
 
     def __init__(self, ops: Ops) -> None:
         self.ops = ops
-        self._chosen: dict[tuple[int, int, int], Way] = {}  # by rows, outputs and inputs
-        self._gates: dict[tuple[int, int, int], GatedWay] = {}  # of a linear and the gate behind it
+        self._chosen: dict[tuple[int, Form], Way] = {}  # by rows, and the weight's form
+        self._gates: dict[tuple[int, Form], GatedWay] = {}  # of a linear and the gate behind it
         self._names: Counter[str] = Counter()  # of what was chosen, once for each measurement
         self._late = 0  # ways that there was no time to measure
 
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def __call__(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         """Return (M, N) of x (M, K), weight (N, K) and bias (N,)."""
-        way = self._chosen.get((x.shape[0], *weight.shape)) if self._chosen else None
+        way = self._chosen.get((x.shape[0], _form(weight))) if self._chosen else None
         return self.ops.linear(x, weight, bias) if way is None else way.multiply(x, weight, bias)
 
-    def gated(self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    def gated(self, x: Tensor, weight: Weight, bias: Tensor | None, activation: str) -> Tensor:
         """Return (M, I) of x (M, K), gate and up as one weight (2 * I, K), and their bias."""
-        way = self._gates.get((x.shape[0], *weight.shape)) if self._gates else None
+        way = self._gates.get((x.shape[0], _form(weight))) if self._gates else None
         if way is None:
             return self.ops.gated(self(x, weight, bias), activation)
         return way.multiply(x, weight, bias, activation)
@@ -104,23 +110,22 @@ class Multiplier:
         chosen = dict(self._chosen)
         for size in sizes:
             measured = next(each for each in speaking if each >= size)
-            for (rows, outputs, inner), way in chosen.items():
+            for (rows, form), way in chosen.items():
                 if rows == measured:
-                    self._chosen[size, outputs, inner] = way
+                    self._chosen[size, form] = way
 
     def choose(
         self, linears: Several[DeviceLinear], rows: int, seconds: Seconds, over: Callable[[], bool] = _never
     ) -> None:
         """Choose by measuring how linears are computed in steps of so many tokens."""
         for same, x in _cases(linears, rows):
-            outputs, inner = same[0].weight.shape
-            ways = list(self.ops.ways(rows, outputs, inner, x.dtype))
+            ways = list(self.ops.ways(rows, same[0].weight))
             if not ways:
                 continue
             calls = ((way, partial(_multiply, way)) for way in self._in_time(ways, over))
             best = _fastest(partial(_multiply, Way("", self.ops.linear)), calls, same, x, seconds)
             if best is not None:
-                self._chosen[rows, outputs, inner] = best
+                self._chosen[rows, _form(same[0].weight)] = best
                 self._names[best.name] += 1
 
     def choose_gates(
@@ -133,14 +138,13 @@ class Multiplier:
     ) -> None:
         """Do the same for linears with a gate behind them, whose ways without it have been chosen."""
         for same, x in _cases(linears, rows):
-            outputs, inner = same[0].weight.shape
-            ways = list(self.ops.gated_ways(rows, outputs, inner, x.dtype))
+            ways = list(self.ops.gated_ways(rows, same[0].weight))
             if not ways:
                 continue
             calls = ((way, partial(_gate, way.multiply, activation)) for way in self._in_time(ways, over))
             best = _fastest(partial(_gate, self.gated, activation), calls, same, x, seconds)
             if best is not None:
-                self._gates[rows, outputs, inner] = best
+                self._gates[rows, _form(same[0].weight)] = best
                 self._names[best.name] += 1
 
     def _in_time(self, ways: Iterable[_Way], over: Callable[[], bool]) -> Iterator[_Way]:
@@ -155,12 +159,10 @@ class Multiplier:
     ) -> None:
         for size in sizes:
             for (one, *_), x in _cases(linears, size):
-                outputs, inner = one.weight.shape
-                for way in self.ops.ways(size, outputs, inner, x.dtype):
+                for way in self.ops.ways(size, one.weight):
                     way.multiply(x, one.weight, one.bias)
             for (one, *_), x in _cases(gates, size):
-                outputs, inner = one.weight.shape
-                for gated in self.ops.gated_ways(size, outputs, inner, x.dtype):
+                for gated in self.ops.gated_ways(size, one.weight):
                     gated.multiply(x, one.weight, one.bias, activation)
 
     def __str__(self) -> str:
@@ -178,8 +180,13 @@ class DeviceLinear:
     """A linear's numbers, and who multiplies."""
 
     multiply: Multiplier
-    weight: Tensor  # (N, K)
+    weight: Weight  # (N, K)
     bias: Tensor | None  # (N,), in the weight's dtype
+
+    @property
+    def outputs(self) -> int:
+        """Return N."""
+        return self.weight.shape[0]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return (M, N) of (M, K)."""
@@ -191,10 +198,23 @@ class DeviceLinear:
 
 
 def device_linear(
-    multiply: Multiplier, dtype: torch.dtype, weight: Tensor, bias: Tensor | None
+    multiply: Multiplier, dtype: torch.dtype, weight: Tensor, bias: Tensor | None, codes: Bits4 | None = None
 ) -> DeviceLinear:
-    """Return a linear in `dtype`: the same memory if it is in it already, and its rows lie in their order."""
-    return DeviceLinear(multiply, weight.to(dtype).contiguous(), None if bias is None else bias.to(dtype))
+    """Return a linear in `dtype`: the same memory if it is in it already, and its rows lie in their order.
+
+    A weight that is given in 4 bits has no other numbers.
+    """
+    bias = None if bias is None else bias.to(dtype)
+    if codes is not None:
+        return DeviceLinear(multiply, Blocks4.of(codes, dtype), bias)
+    return DeviceLinear(multiply, weight.to(dtype).contiguous(), bias)
+
+
+def plain_linear(weight: Weight, bias: Tensor | None) -> nn.Linear:
+    """Return what computes the same in a model's own code."""
+    if isinstance(weight, Blocks4):
+        return make_bits4(weight.unpack(), bias, weight.dtype)
+    return make_linear(weight, bias)
 
 
 class SwappedLinear(Packed):
@@ -208,14 +228,17 @@ class SwappedLinear(Packed):
         """Return (..., n)."""
         return self.linear(given.reshape(-1, given.shape[-1])).unflatten(0, given.shape[:-1])
 
-    def unpack(self) -> torch.nn.Linear:
+    def unpack(self) -> nn.Linear:
         """Return the linear again."""
-        return make_linear(self.linear.weight, self.linear.bias)
+        return plain_linear(self.linear.weight, self.linear.bias)
 
     @property
     def weight(self) -> Tensor:
-        """Return the weight."""
-        return self.linear.weight
+        """Return the weight, without numbers if it is in 4 bits."""
+        weight = self.linear.weight
+        if isinstance(weight, Blocks4):
+            return Numberless.of(weight.shape, weight.dtype, weight.device)
+        return weight
 
     @property
     def nbytes(self) -> int:
@@ -225,7 +248,8 @@ class SwappedLinear(Packed):
     @property
     def form(self) -> str:
         """Return what the weight is kept in."""
-        return str(self.linear.weight.dtype).removeprefix("torch.")
+        weight = self.linear.weight
+        return WeightKind.BITS4 if isinstance(weight, Blocks4) else str(weight.dtype).removeprefix("torch.")
 
 
 @torch.inference_mode()  # for the same reason as `record`: replaying writes to the generator's tensors, too
@@ -267,18 +291,24 @@ def _washer(device: torch.device) -> Callable[[], object]:
         return lambda: None
 
 
+def _form(weight: Weight) -> Form:
+    """Return all that it depends on how a weight is best multiplied with."""
+    return weight.form if isinstance(weight, Blocks4) else tuple(weight.shape)
+
+
 def _cases(linears: Several[DeviceLinear], rows: int) -> Iterator[tuple[list[DeviceLinear], Tensor]]:
     """Yield linears of one shape, with something to multiply.
 
     They are computed one after the other, as a step does it: weights that stayed in the device's
     cache from one time to the next would say nothing.
     """
-    alike: dict[tuple[int, int], list[DeviceLinear]] = {}
+    alike: dict[Form, list[DeviceLinear]] = {}
     for linear in linears:
-        alike.setdefault((linear.weight.shape[0], linear.weight.shape[1]), []).append(linear)
-    for (_, inner), same in alike.items():
+        alike.setdefault(_form(linear.weight), []).append(linear)
+    for same in alike.values():
+        weight = same[0].weight
         # Drawn on the host: a capture that failed leaves the device's own generator unusable
-        yield same, torch.randn(rows, inner).to(same[0].weight)
+        yield same, torch.randn(rows, weight.shape[1]).to(weight.device, weight.dtype)
 
 
 def _fastest(

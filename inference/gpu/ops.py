@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,9 +15,11 @@ from inference.gpu.batch import DeviceBatch, Draws, Sampled
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
 from inference.kernels.reference import Attention
+from inference.quantised.blocks4 import Blocks4
 
-Multiply = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x (M, K), weight (N, K), bias (N,) to (M, N)
-MultiplyGated = Callable[[Tensor, Tensor, Tensor | None, str], Tensor]  # and an activation, to (M, N / 2)
+Weight: TypeAlias = Tensor | Blocks4  # (N, K)
+Multiply = Callable[[Tensor, Weight, Tensor | None], Tensor]  # x (M, K), weight (N, K), bias (N,) to (M, N)
+MultiplyGated = Callable[[Tensor, Weight, Tensor | None, str], Tensor]  # and an activation, to (M, N / 2)
 _INSTALL = "install it with `pip install triton`"
 _COMPILE = (
     "install a C compiler (gcc) or set CC to one, set TRITON_CACHE_DIR to a directory that can be written "
@@ -110,13 +112,13 @@ class Ops(Protocol):
     def gated(self, gate_up: Tensor, activation: str) -> Tensor:
         """Return activation(gate) * up, (T, I), of (T, 2 * I); "silu", "gelu_tanh" or "gelu"."""
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         """Return (M, N) of inputs (M, K), weight (N, K) and bias (N,)."""
 
-    def ways(self, rows: int, outputs: int, inner: int, dtype: torch.dtype) -> Iterator[Way]:
-        """Yield other ways to compute linears of such a shape, worth to be measured beside `linear`."""
+    def ways(self, rows: int, weight: Weight) -> Iterator[Way]:
+        """Yield other ways to compute linears with such weights, worth to be measured beside `linear`."""
 
-    def gated_ways(self, rows: int, outputs: int, inner: int, dtype: torch.dtype) -> Iterator[GatedWay]:
+    def gated_ways(self, rows: int, weight: Weight) -> Iterator[GatedWay]:
         """Yield ways to compute such a linear and the gate behind it at once."""
 
     def find_places(self, batch: DeviceBatch, held: Tensor) -> Runs:

@@ -23,6 +23,7 @@ from inference.kernels.reference import Attention
 from inference.models.ends import Factors
 from inference.models.layers import Norms
 from inference.models.trace import Pair
+from inference.quantised.blocks4 import Blocks4
 
 _QKV, _OUT, _GATE_UP, _DOWN = range(4)  # places of a layer's linears, as they are computed
 
@@ -236,8 +237,10 @@ def widened(layer: DeviceLayer, multiply: Multiplier) -> DeviceLayer:
     """Return the layer in float32 with another multiplier: what it computes, unrounded."""
 
     def wide(linear: DeviceLinear) -> DeviceLinear:
-        bias = None if linear.bias is None else linear.bias.float()
-        return DeviceLinear(multiply, linear.weight.float(), bias)
+        bias, weight = None if linear.bias is None else linear.bias.float(), linear.weight
+        return DeviceLinear(
+            multiply, weight.expand(torch.float32) if isinstance(weight, Blocks4) else weight.float(), bias
+        )
 
     qkv, out, gate_up, down = map(wide, layer.linears)
     return replace(layer, qkv=qkv, out=out, gate_up=gate_up, down=down)

@@ -11,11 +11,12 @@ from torch.nn.functional import gelu, linear, silu
 
 from inference.gpu import noise, shaping, torch_states
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
-from inference.gpu.ops import GatedWay, HeadShape, Way
+from inference.gpu.ops import GatedWay, HeadShape, Way, Weight
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
 from inference.kernels.reference import Attention, attend_padded
 from inference.kv_cache.blocks import blocks_for
+from inference.quantised.blocks4 import Blocks4
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,
@@ -108,15 +109,15 @@ class TorchOps:
         gate, up = gate_up.float().chunk(2, -1)
         return (_ACTIVATIONS[activation](gate) * up).to(gate_up.dtype)
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return (M, N)."""
-        return linear(x, weight, bias)
+    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+        """Return (M, N); a weight in 4 bits is expanded."""
+        return linear(x, weight.expand(x.dtype) if isinstance(weight, Blocks4) else weight, bias)
 
-    def ways(self, rows: int, outputs: int, inner: int, dtype: torch.dtype) -> Iterator[Way]:
+    def ways(self, rows: int, weight: Weight) -> Iterator[Way]:
         """Return nothing: torch has one way only."""
         return iter(())
 
-    def gated_ways(self, rows: int, outputs: int, inner: int, dtype: torch.dtype) -> Iterator[GatedWay]:
+    def gated_ways(self, rows: int, weight: Weight) -> Iterator[GatedWay]:
         """Return nothing."""
         return iter(())
 

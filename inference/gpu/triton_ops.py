@@ -10,11 +10,13 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
-from inference.gpu.ops import GatedWay, HeadShape, Way
+from inference.gpu.ops import GatedWay, HeadShape, Way, Weight
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
 from inference.kernels.gpu import activation as gates
 from inference.kernels.gpu import attention, norm, places, recurrence, rope, sampling, shaping
+from inference.kernels.gpu.bits4_linear import MOST_ROWS as MOST_BITS4_ROWS
+from inference.kernels.gpu.bits4_linear import bits4_linear, bits4_tiles, expand_bits4
 from inference.kernels.gpu.convolution import convolve
 from inference.kernels.gpu.gated_linear import gated_linear, gated_tiles
 from inference.kernels.gpu.invariant import invariant_linear
@@ -23,6 +25,7 @@ from inference.kernels.gpu.linear import MOST_ROWS, Tile, small_linear, tiles
 from inference.kernels.gpu.split_linear import split_linear, splits
 from inference.kernels.gpu.tiles import deterministic_tiles, key_splits, query_tile
 from inference.kernels.reference import Attention
+from inference.quantised.blocks4 import BLOCK, Blocks4
 
 
 class TritonOps:
@@ -118,29 +121,34 @@ class TritonOps:
         """Return (T, I)."""
         return gates.gated(gate_up, activation)
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return (M, N)."""
-        return invariant_linear(x, weight, bias) if self._deterministic else linear(x, weight, bias)
+    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+        """Return (M, N); a weight in 4 bits is expanded, for as long as it takes."""
+        numbers = expand_bits4(weight, x.dtype) if isinstance(weight, Blocks4) else weight
+        return invariant_linear(x, numbers, bias) if self._deterministic else linear(x, numbers, bias)
 
-    def ways(self, rows: int, outputs: int, inner: int, dtype: torch.dtype) -> Iterator[Way]:
-        """Yield the kernel for few rows with some of its tiles, and cuBLAS in parts for more of them.
+    def ways(self, rows: int, weight: Weight) -> Iterator[Way]:
+        """Yield kernels that read 4 bits; or that for few rows, and cuBLAS in parts for more of them.
 
         None if one order of sums is asked for.
         """
         if self._deterministic:
             return
-        if rows > MOST_ROWS:
-            for parts in splits(rows, outputs, inner, dtype, _processors()):
+        outputs, inner = weight.shape
+        if isinstance(weight, Blocks4):
+            yield from _ways_of_bits4(rows, weight)
+        elif rows > MOST_ROWS:
+            for parts in splits(rows, outputs, inner, weight.dtype, _processors()):
                 yield Way(f"cuBLAS in {parts} parts", partial(split_linear, parts=parts))
-            return
-        for tile in tiles(rows, outputs, inner, dtype, _processors()):
-            yield Way(_name(tile), partial(small_linear, tile=tile))
+        else:
+            for tile in tiles(rows, outputs, inner, weight.dtype, _processors()):
+                yield Way(_name(tile), partial(small_linear, tile=tile))
 
-    def gated_ways(self, rows: int, outputs: int, inner: int, dtype: torch.dtype) -> Iterator[GatedWay]:
+    def gated_ways(self, rows: int, weight: Weight) -> Iterator[GatedWay]:
         """Yield the kernel for few rows that has the gate in it."""
-        if self._deterministic or rows > MOST_ROWS:
+        if self._deterministic or rows > MOST_ROWS or isinstance(weight, Blocks4):
             return
-        for tile in gated_tiles(rows, outputs // 2, inner, dtype, _processors()):
+        outputs, inner = weight.shape
+        for tile in gated_tiles(rows, outputs // 2, inner, weight.dtype, _processors()):
             yield GatedWay(f"{_name(tile)} with the gate", partial(gated_linear, tile=tile))
 
     def find_places(self, batch: DeviceBatch, held: Tensor) -> Runs:
@@ -178,6 +186,14 @@ class TritonOps:
     def shape(self, logits: Tensor, wishes: Wishes, drawn: Tensor) -> None:
         """Choose anew for rows that wish it."""
         shaping.shape(logits, wishes, drawn)
+
+
+def _ways_of_bits4(rows: int, weight: Blocks4) -> Iterator[Way]:
+    if rows > MOST_BITS4_ROWS:
+        return
+    for tile in bits4_tiles(rows, weight, _processors()):
+        size = f"{tile.outputs}x{tile.blocks * BLOCK}/{tile.parts}"
+        yield Way(f"4 bits in {size}, {tile.stages} in flight", partial(bits4_linear, tile=tile))
 
 
 def _name(tile: Tile) -> str:

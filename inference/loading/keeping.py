@@ -1,4 +1,4 @@
-"""Which of a model's weights are in 4 bits on a CPU, as its files have them or rounded at the start."""
+"""Which of a model's weights are in 4 bits, as its files have them or rounded at the start."""
 
 from __future__ import annotations
 
@@ -68,18 +68,21 @@ def rounded_linears(model: PreTrainedModel, rounding: str) -> InBits4:
     )
 
 
-def keep(model: PreTrainedModel, kept: InBits4, tensors: Mapping[str, Any]) -> None:
-    """Have a loaded model's linears compute in 4 bits; `tensors` have what files hold by its names."""
+def keep(model: PreTrainedModel, kept: InBits4, tensors: Mapping[str, Any], dtype: torch.dtype) -> None:
+    """Have a loaded model's linears compute in 4 bits, inputs in `dtype`.
+
+    `tensors` have what files hold by its names.
+    """
     with torch.inference_mode():
         for name, path in kept.places.items():
             module = model.get_submodule(path)
             if kept.rounding is not None:
                 assert isinstance(module, nn.Linear), "such were found"
-                keep_bits4(module, round_rows(module.weight, kept.rounding))
+                keep_bits4(module, round_rows(module.weight, kept.rounding), dtype)
                 continue
             weight = tensors[name]
             assert isinstance(weight, Kept), "another form was loaded"
-            keep_bits4(module, weight.bits4())
+            keep_bits4(module, weight.bits4(), dtype)
 
 
 def _plain_linears(model: PreTrainedModel) -> dict[str, nn.Linear]:

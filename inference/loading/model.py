@@ -112,23 +112,25 @@ def load_model(
     started = time.monotonic()
     if not sys.stderr.isatty():  # a bar is for a person; in a log it is noise
         transformers_logging.disable_progress_bar()
+    dtype = choose_dtype(config, described, device)
     rounded = None if kept.rounding else rounded_dtype(config)  # or all were in memory before the first is
     loader, described = _loader(described, config, weights, device, rounded)
     if device.type == "cpu":
         logging.getLogger(_ADVICE).addFilter(_is_no_advice)
     model: PreTrainedModel
     try:
-        with _files(checkpoint, config, described, weights, loader, kept.places) as files:
+        kept_as = rounded_dtype(config) if device.type == "cpu" else dtype
+        with _files(checkpoint, config, described, weights, loader, kept.places, kept_as) as files:
             model, loaded = loader.from_pretrained(
                 **files,
                 config=described,
-                dtype=choose_dtype(config, described, device),
+                dtype=dtype,
                 attn_implementation="eager",
                 ignore_mismatched_sizes=True,  # so that they are told of, and refused below
                 output_loading_info=True,
             )
             make_plain(model)
-            keep(model, kept, files.get("state_dict", {}))
+            keep(model, kept, files.get("state_dict", {}), dtype)
     except ModelUnavailable:  # of a quantised weight, as it is expanded
         raise
     except Exception as error:  # what values of the wrong type lead to can be anything
@@ -158,12 +160,13 @@ def _files(
     weights: Weights,
     loader: Any,
     kept: Collection[str],
+    kept_as: torch.dtype | None,
 ) -> Iterator[dict[str, Any]]:
     """Have what tells a loader of the files, or gives it what they hold where that is quantised."""
     if weights.stored is not None:
         files = safetensors_files(checkpoint.path)
         turned = _turned_weights(loader, described)
-        with expanded(weights.stored, files, turned, kept, rounded_dtype(config)) as tensors:
+        with expanded(weights.stored, files, turned, kept, kept_as) as tensors:
             yield {"pretrained_model_name_or_path": None, "state_dict": tensors}
         return
     remote = {}

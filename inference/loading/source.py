@@ -211,14 +211,14 @@ def find_source(
     device_path = device_path or device.type != "cpu"
     library, without = _open_library(config, threads, device, device_path=device_path)
     quantize = config.model.quantize
-    if quantize and library is None:
+    keeps = keeps_bits4(config, library, on_device=device_path)
+    if quantize and library is None and not (keeps and quantize in FOUR_BITS):
         bits, times = (4, "four times") if quantize in FOUR_BITS else (8, "twice")
         raise ModelUnavailable(
             f"--quantize {asked} has weights rounded to {bits} bits by the native kernels, but {without}: "
             f"leave it out, and they are served in 16 bits, which take {times} the memory"
         )
     dtype = choose_dtype(config.model, described, device)
-    keeps = library is not None and keeps_bits4(config, library)
     source = Source(
         config=config,
         checkpoint=checkpoint,

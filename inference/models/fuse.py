@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from inference.models.bits4 import LINEARS, codes_of, make_bits4
 from inference.models.linears import make_linear
-from inference.models.weights import NarrowLinear
+from inference.quantised.bits4 import join
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def _calls(model: nn.Module, run: Callable[[], object]) -> list[tuple[str, Tenso
         return module.register_forward_pre_hook(lambda _, given: calls.append((path, given[0])))
 
     # Subclasses compute something else (quantised, adapted): they stay as they are.
-    plain = (nn.Linear, NarrowLinear)
+    plain = LINEARS
     handles = [watch(path, module) for path, module in model.named_modules() if type(module) in plain]
     try:
         run()
@@ -86,6 +87,9 @@ def _calls(model: nn.Module, run: Callable[[], object]) -> list[tuple[str, Tenso
 
 def _alike(merge: Merge) -> bool:
     linears = [_linear(merge.parent, name) for name in merge.names]
+    codes = [codes_of(each) for each in linears]
+    if any(each is not None for each in codes) and join(codes) is None:
+        return False
     kinds = {(each.in_features, each.bias is None, each.weight.dtype, each.weight.device) for each in linears}
     return len(kinds) == 1
 
@@ -123,8 +127,11 @@ class _Leader(nn.Module):
         self.sizes = [linear.out_features for linear in linears]
         biases = [linear.bias for linear in linears if linear.bias is not None]
         with torch.no_grad():
-            weight = torch.cat([linear.weight for linear in linears])
-            self.joint = make_linear(weight, torch.cat(biases) if biases else None)
+            bias, codes = torch.cat(biases) if biases else None, join([codes_of(each) for each in linears])
+            if codes is None:
+                self.joint = make_linear(torch.cat([linear.weight for linear in linears]), bias)
+            else:
+                self.joint = make_bits4(codes, bias, linears[0].weight.dtype)
 
     def forward(self, given: Tensor) -> Tensor:
         first, *rest = self.joint(given).split_with_sizes(self.sizes, -1)
@@ -134,10 +141,12 @@ class _Leader(nn.Module):
 
     def separate(self) -> list[nn.Linear]:
         """Return the linears again."""
-        weights = self.joint.weight.split(self.sizes)
-        bias = self.joint.bias
-        biases = bias.split(self.sizes) if bias is not None else [None] * len(weights)
-        return [make_linear(*each) for each in zip(weights, biases, strict=True)]
+        bias, codes = self.joint.bias, codes_of(self.joint)
+        biases = bias.split(self.sizes) if bias is not None else [None] * len(self.sizes)
+        if codes is not None:
+            parts = zip(codes.split(self.sizes), biases, strict=True)
+            return [make_bits4(*each, self.joint.weight.dtype) for each in parts]
+        return [make_linear(*each) for each in zip(self.joint.weight.split(self.sizes), biases, strict=True)]
 
 
 class _Follower(nn.Module):

@@ -39,7 +39,7 @@ class Bits4:
     @property
     def is_whole(self) -> bool:
         """Return whether levels are whole numbers, one after the other."""
-        return torch.equal(self.levels - self.levels[0], _WHOLE)
+        return torch.equal((self.levels - self.levels[0]).cpu(), _WHOLE)
 
     def expand(self) -> Tensor:
         """Return the weight (n, k) in float32.
@@ -59,6 +59,17 @@ class Bits4:
             groups.add_(self.zeros[..., None])
         groups.mul_(self.scales[..., None])
         return found
+
+    def to(self, device: torch.device) -> Bits4:
+        """Return the weight there."""
+        zeros = None if self.zeros is None else self.zeros.to(device)
+        return replace(
+            self,
+            codes=self.codes.to(device),
+            scales=self.scales.to(device),
+            levels=self.levels.to(device),
+            zeros=zeros,
+        )
 
     def split(self, rows: int | Sequence[int]) -> Iterator[Bits4]:
         """Yield the weight in pieces of so many outputs each."""
@@ -145,4 +156,4 @@ def _with_zeros(weight: Bits4) -> Bits4:
     if weight.zeros is not None:
         return weight
     zeros = torch.full_like(weight.scales, float(weight.levels[0]))
-    return replace(weight, levels=_WHOLE, zeros=zeros)
+    return replace(weight, levels=_WHOLE.to(weight.levels.device), zeros=zeros)

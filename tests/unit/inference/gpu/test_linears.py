@@ -7,11 +7,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
-from torch import dtype as Dtype  # noqa: E402
 from torch.nn.functional import gelu, linear  # noqa: E402
 
 from inference.gpu.linears import Deadline, DeviceLinear, Multiplier, SwappedLinear, device_linear  # noqa: E402
-from inference.gpu.ops import GatedWay, Way  # noqa: E402
+from inference.gpu.ops import GatedWay, Way, Weight  # noqa: E402
 from inference.gpu.torch_ops import TorchOps  # noqa: E402
 
 
@@ -21,13 +20,13 @@ class Ways(TorchOps):
     def __init__(self) -> None:
         self.called: list[str] = []
 
-    def ways(self, rows: int, outputs: int, inner: int, dtype: Dtype) -> Iterator[Way]:
+    def ways(self, rows: int, weight: Weight) -> Iterator[Way]:
         yield Way("fast", self._way("fast", lambda x, w, b: linear(x, w, b)))
         yield Way("faster", self._way("faster", lambda x, w, b: linear(x, w, b)))
         yield Way("wrong", self._way("wrong", lambda x, w, b: linear(x, w, b) * 1.1))
         yield Way("failing", self._way("failing", lambda x, w, b: linear(x, w[:, 1:], b)))
 
-    def gated_ways(self, rows: int, outputs: int, inner: int, dtype: Dtype) -> Iterator[GatedWay]:
+    def gated_ways(self, rows: int, weight: Weight) -> Iterator[GatedWay]:
         def run(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
             self.called.append("gate")
             return self.gated(linear(x, weight, bias), activation)
@@ -131,8 +130,8 @@ def test_all_ways_are_compiled_before_the_first_is_measured() -> None:
     class Kernels(Ways):
         captures = True
 
-        def ways(self, rows: int, outputs: int, inner: int, dtype: Dtype) -> Iterator[Way]:
-            yield from list(super().ways(rows, outputs, inner, dtype))[:2]
+        def ways(self, rows: int, weight: Weight) -> Iterator[Way]:
+            yield from list(super().ways(rows, weight))[:2]
 
     ops, before = Kernels(), []
     multiply = Multiplier(ops)

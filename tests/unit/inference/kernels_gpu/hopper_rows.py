@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 # First of all: it has to be said before triton is imported that nothing is interpreted
@@ -14,12 +15,15 @@ from torch import Tensor
 from inference.gpu.batch import Draws
 from inference.gpu.slots import DeviceState, MirroredTable
 from inference.kernels.gpu.activation import gated
+from inference.kernels.gpu.bits4_linear import bits4_linear, bits4_tiles, expand_bits4
 from inference.kernels.gpu.gated_linear import gated_linear, gated_tiles
 from inference.kernels.gpu.invariant import invariant_linear
 from inference.kernels.gpu.linear import small_linear, tiles
 from inference.kernels.gpu.norm import add_rms_norm
 from inference.kernels.gpu.sampling import sample
 from inference.kernels.gpu.shaping import shape
+from inference.quantised.bits4 import whole_numbers
+from inference.quantised.blocks4 import Blocks4
 
 PROCESSORS = 132  # of an H100
 BF16, F32 = torch.bfloat16, torch.float32
@@ -52,6 +56,22 @@ def multiply_gated(rows: int, outputs: int, inner: int) -> None:
         gated_linear(_empty(rows, inner), _empty(2 * outputs, inner), None, "silu", tile=tile)
 
 
+def multiply_bits4(
+    rows: int, outputs: int, inner: int, group: int, *, levels: bool = False, zeros: bool = False
+) -> None:
+    """Launch a linear with weights in 4 bits with all of its tiles, and expand them."""
+    scales = torch.ones(outputs, inner // group)
+    codes = torch.zeros(outputs, inner // 2, dtype=torch.uint8)
+    points = torch.arange(outputs)[:, None].expand_as(scales) % 16 if zeros else 8
+    weight = whole_numbers(codes, inner, group, scales, points)
+    if levels:
+        weight = replace(weight, levels=torch.linspace(-1, 1, 16) ** 3)
+    blocks = Blocks4.of(weight, BF16)
+    for tile in bits4_tiles(rows, blocks, PROCESSORS):
+        bits4_linear(_empty(rows, inner), blocks, None, tile=tile)
+    expand_bits4(blocks, BF16)
+
+
 def multiply_any(outputs: int, inner: int, dtype: torch.dtype) -> None:
     """Launch a linear of any number of rows."""
     invariant_linear(_empty(3, inner, dtype=dtype), _empty(outputs, inner, dtype=dtype), None)
@@ -74,6 +94,13 @@ ROWS: dict[str, Callable[[], object]] = {
     "linear of 16 in float32": partial(multiply, 16, 896, 896, F32),
     "gated linear of 1": partial(multiply_gated, 1, 4864, 896),
     "gated linear of 16": partial(multiply_gated, 16, 14336, 4096),
+    "4 bits of 1": partial(multiply_bits4, 1, 4096, 14336, 128),
+    "4 bits of 1, zero points": partial(multiply_bits4, 1, 896, 4864, 64, zeros=True),
+    "4 bits of 1, levels": partial(multiply_bits4, 1, 4096, 4096, 16, levels=True),
+    "4 bits of 16": partial(multiply_bits4, 16, 28672, 4096, 128),
+    "4 bits of 16, zero points": partial(multiply_bits4, 16, 896, 4864, 128, zeros=True),
+    "4 bits of 64, levels": partial(multiply_bits4, 64, 4096, 4096, 64, levels=True),
+    "4 bits of 256, short groups": partial(multiply_bits4, 256, 6144, 4096, 32),
     "linear of any": partial(multiply_any, 28672, 4096, BF16),
     "linear of any, narrow": partial(multiply_any, 896, 896, BF16),
     "linear of any in float32": partial(multiply_any, 896, 100, F32),

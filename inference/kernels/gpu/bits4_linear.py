@@ -1,0 +1,282 @@
+"""y = x @ weight.T + bias with weights in 4 bits: they are read once in 4 bits, and widened in registers.
+
+One row is multiplied by plain arithmetic; more by the matrix units, the weights being the operand with
+many rows, rounded to the dtype of x as if they had been expanded. Above some number of rows it is faster
+to expand a weight as a whole (`expand_bits4`) and to multiply that: `bits4_tiles` offers what is worth to
+be measured at warm-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from inference.kernels.gpu.interpreter import interpreted
+from inference.kernels.gpu.launching import launch
+from inference.kernels.gpu.linear import add_parts
+from inference.kernels.gpu.overlap import await_earlier
+from inference.quantised.blocks4 import BLOCK, HALF, Blocks4
+
+MOST_ROWS = 256
+_LEAST_ROWS, _MOST_TOGETHER = 16, 64  # that the matrix units multiply at once
+_LEAST_BLOCKS = 4  # that a part of the inner dimension has at least
+_BYTES = 2048  # that a turn of four warps loads: 16 by each thread
+_EXPANDED = 16  # outputs that a program expands
+_BASE = 2.0**23  # whose last bits are 0, and from which on floats are whole numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Bits4Tile:
+    """How a program goes through the weights."""
+
+    outputs: int  # rows of the weights
+    blocks: int  # of inputs, of one turn
+    parts: int  # of the inner dimension, each a program's
+    rows: int  # of x; 1: without the matrix units
+    warps: int = 4
+    stages: int = 3  # turns whose loads are in flight
+
+
+def bits4_linear(x: Tensor, weight: Blocks4, bias: Tensor | None, *, tile: Bits4Tile) -> Tensor:
+    """Return (M, N) of inputs (M, K), a weight (N, K) in 4 bits and a bias (N,).
+
+    Raises ValueError if the numbers of a row don't lie side by side, or for several rows without the matrix
+    units.
+    """
+    rows, inner = x.shape
+    if x.stride(1) != 1:
+        raise ValueError("the numbers of a row must lie side by side; call contiguous() first")
+    if rows > 1 and tile.rows == 1:
+        raise ValueError(f"a tile without the matrix units takes 1 row, got {rows}")
+    outputs = len(weight.codes)
+    result = x.new_empty(rows, outputs)
+    if not rows:
+        return result
+    target = result
+    if tile.parts > 1:
+        target = torch.empty(tile.parts, rows, outputs, dtype=torch.float32, device=x.device)
+    programs = triton.cdiv(outputs, tile.outputs), tile.parts, triton.cdiv(rows, tile.rows)
+    launch(
+        _row if tile.rows == 1 else _rows, programs,
+        x, *_weight(weight), x if bias is None else bias, target,
+        x.stride(0), *_sizes(weight), rows * outputs if tile.parts > 1 else 0, target.stride(-2), rows,
+        ROWS=tile.rows, OUTPUTS=tile.outputs, BLOCKS=tile.blocks, PARTS=tile.parts, STAGES=tile.stages,
+        BIAS=bias is not None and tile.parts == 1, WHOLE=inner % (BLOCK * tile.blocks * tile.parts) == 0,
+        **_form(weight), WIDEN=interpreted(), num_warps=tile.warps, enable_fp_fusion=True,
+    )  # fmt: skip
+    if tile.parts > 1:
+        add_parts(target, bias, result)
+    return result
+
+
+def expand_bits4(weight: Blocks4, dtype: torch.dtype) -> Tensor:
+    """Return a weight (N, K) in `dtype`."""
+    outputs, inner = weight.shape
+    result = torch.empty(outputs, inner, dtype=dtype, device=weight.device)
+    blocks = weight.codes.shape[1] // HALF
+    at_once = 4 if blocks >= 4 else 1
+    launch(
+        _expand, (triton.cdiv(outputs, _EXPANDED), triton.cdiv(blocks, at_once)),
+        *_weight(weight), result, *_sizes(weight), inner,
+        OUTPUTS=_EXPANDED, BLOCKS=at_once, **_form(weight), num_warps=4, enable_fp_fusion=True,
+    )  # fmt: skip
+    return result
+
+
+def bits4_tiles(rows: int, weight: Blocks4, processors: int) -> Iterator[Bits4Tile]:
+    """Yield tiles worth measuring for so many rows: one by arithmetic first, and others around it."""
+    outputs, blocks = len(weight.codes), weight.codes.shape[1] // HALF
+    together = 1 if rows == 1 else min(max(_power(rows), _LEAST_ROWS), _MOST_TOGETHER)
+    sizes = (32, 16, 8, 4) if rows == 1 else (128, 64, 32)
+    known = set()
+    for least in (3, 2, 6):  # programs for each processor
+        across = triton.cdiv(rows, together)
+        size = next((n for n in sizes if triton.cdiv(outputs, n) * across >= least * processors), sizes[-1])
+        missing = _power(max(1, processors // (triton.cdiv(outputs, size) * across)))
+        parts = min(missing, _power(max(1, blocks // _LEAST_BLOCKS)))
+        turn = min(max(1, _BYTES // HALF // size), _power(blocks)) if rows == 1 else 1
+        for stages in _stages(rows, weight):
+            tile = Bits4Tile(size, turn, parts, together, 8 if size * together > 4096 else 4, stages)
+            if tile not in known:
+                known.add(tile)
+                yield tile
+
+
+def _stages(rows: int, weight: Blocks4) -> tuple[int, ...]:
+    """Return how many turns' loads may be in flight; what is looked up in a table would be loaded so, too."""
+    if weight.offset is None:
+        return (1,) if rows == 1 else (2, 1)
+    return (3, 1) if rows == 1 else (4, 2)
+
+
+def _power(number: int) -> int:
+    return int(triton.next_power_of_2(number))
+
+
+def _weight(weight: Blocks4) -> tuple[Tensor, ...]:
+    """Return what kernels read of a weight."""
+    zeros = weight.scales if weight.zeros is None else weight.zeros
+    return weight.codes, weight.scales, zeros, weight.levels
+
+
+def _sizes(weight: Blocks4) -> tuple[int | float, ...]:
+    """Return what kernels are told of its sizes, and of its levels."""
+    (outputs, inner), groups = weight.shape, weight.scales.shape[1]
+    return outputs, inner, weight.codes.shape[1] // HALF, groups, _BASE - float(weight.offset or 0)
+
+
+def _form(weight: Blocks4) -> dict[str, int | bool]:
+    """Return what kernels are compiled for."""
+    return {
+        "GROUP": weight.group,
+        "RUN": weight.run,
+        "ZEROS": weight.zeros is not None,
+        "TABLE": weight.offset is None,
+    }
+
+
+@triton.jit
+def _numbers(
+    codes_ptr, scales_ptr, zeros_ptr, levels_ptr, n, block, outputs, blocks, groups, base,
+    BLOCKS: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr, ZEROS: tl.constexpr, TABLE: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Return the numbers of both halves of blocks, (OUTPUTS, runs, RUN) each, in float32.
+
+    `base`: what is taken from the float whose last bits are a code, to be its level.
+    """
+    PER: tl.constexpr = 64 // RUN  # runs of half a block
+    run = tl.arange(0, BLOCKS * PER)
+    at = block + run // PER
+    inside = ((n[:, None] < outputs) & (at[None, :] < blocks))[:, :, None]
+    row = n.to(tl.int64)[:, None, None]
+    byte = (block * 64 + run * RUN)[None, :, None] + tl.arange(0, RUN)[None, None, :]
+    codes = tl.load(codes_ptr + row * (blocks * 64) + byte, mask=inside, other=0).to(tl.int32)
+    k = at * 128 + run % PER * RUN
+    group = row * groups + (k // GROUP)[None, :, None]
+    scale = tl.load(scales_ptr + group, mask=inside, other=0.0)
+    low = _levels(codes & 15, levels_ptr, base, TABLE)
+    high = _levels(codes >> 4, levels_ptr, base, TABLE)
+    if GROUP % 128 == 0:  # a block's halves have the same
+        if ZEROS:
+            zero = tl.load(zeros_ptr + group, mask=inside, other=0.0)
+            low, high = low + zero, high + zero
+        return low * scale, high * scale
+    other = row * groups + ((k + 64) // GROUP)[None, :, None]
+    if ZEROS:
+        low += tl.load(zeros_ptr + group, mask=inside, other=0.0)
+        high += tl.load(zeros_ptr + other, mask=inside, other=0.0)
+    return low * scale, high * tl.load(scales_ptr + other, mask=inside, other=0.0)
+
+
+@triton.jit
+def _levels(codes: tl.tensor, levels_ptr: tl.tensor, base: tl.tensor, TABLE: tl.constexpr) -> tl.tensor:
+    """Return the levels of codes: by a table, or counted, which takes half the work of a conversion."""
+    if TABLE:
+        return tl.load(levels_ptr + codes)
+    return (codes | 0x4B000000).to(tl.float32, bitcast=True) - base
+
+
+@triton.jit(do_not_specialize=["base"])
+def _row(
+    x_ptr, codes_ptr, scales_ptr, zeros_ptr, levels_ptr, bias_ptr, out_ptr,
+    x_stride, outputs, inner, blocks, groups, base, plane, out_stride, rows,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCKS: tl.constexpr, PARTS: tl.constexpr,
+    STAGES: tl.constexpr, BIAS: tl.constexpr, WHOLE: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr,
+    ZEROS: tl.constexpr, TABLE: tl.constexpr, WIDEN: tl.constexpr, OVERLAPS: tl.constexpr,
+) -> None:  # fmt: skip
+    await_earlier(OVERLAPS)
+    PER: tl.constexpr = 64 // RUN
+    n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    run = tl.arange(0, BLOCKS * PER)
+    k = (run // PER * 128 + run % PER * RUN)[:, None] + tl.arange(0, RUN)[None, :]
+    size = tl.cdiv(tl.cdiv(blocks, PARTS), BLOCKS) * BLOCKS
+    start = tl.program_id(1) * size
+    total = tl.zeros([OUTPUTS, BLOCKS * PER, RUN], dtype=tl.float32)
+    for block in tl.range(start, tl.minimum(start + size, blocks), BLOCKS, num_stages=STAGES):
+        at = block * 128 + k
+        if WHOLE:
+            first, second = tl.load(x_ptr + at), tl.load(x_ptr + at + 64)
+        else:
+            first = tl.load(x_ptr + at, mask=at < inner, other=0.0)
+            second = tl.load(x_ptr + at + 64, mask=at + 64 < inner, other=0.0)
+        low, high = _numbers(
+            codes_ptr, scales_ptr, zeros_ptr, levels_ptr, n, block, outputs, blocks, groups, base,
+            BLOCKS, GROUP, RUN, ZEROS, TABLE,
+        )  # fmt: skip
+        total += low * first.to(tl.float32)[None, :, :]
+        total += high * second.to(tl.float32)[None, :, :]
+    y = tl.sum(tl.sum(total, 2), 1)
+    if BIAS:
+        y += tl.load(bias_ptr + n, mask=n < outputs, other=0.0).to(tl.float32)
+    at = out_ptr + tl.program_id(1) * plane + n
+    tl.store(at, y.to(out_ptr.dtype.element_ty), mask=n < outputs)
+
+
+@triton.jit(do_not_specialize=["base", "rows"])
+def _rows(
+    x_ptr, codes_ptr, scales_ptr, zeros_ptr, levels_ptr, bias_ptr, out_ptr,
+    x_stride, outputs, inner, blocks, groups, base, plane, out_stride, rows,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCKS: tl.constexpr, PARTS: tl.constexpr,
+    STAGES: tl.constexpr, BIAS: tl.constexpr, WHOLE: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr,
+    ZEROS: tl.constexpr, TABLE: tl.constexpr, WIDEN: tl.constexpr, OVERLAPS: tl.constexpr,
+) -> None:  # fmt: skip
+    await_earlier(OVERLAPS)
+    n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    m = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
+    byte = tl.arange(0, BLOCKS * 64)
+    k = byte // 64 * 128 + byte % 64
+    size = tl.cdiv(tl.cdiv(blocks, PARTS), BLOCKS) * BLOCKS
+    start = tl.program_id(1) * size
+    inputs = x_ptr + m.to(tl.int64)[None, :] * x_stride + k[:, None]
+    total = tl.zeros([OUTPUTS, ROWS], dtype=tl.float32)
+    for block in tl.range(start, tl.minimum(start + size, blocks), BLOCKS, num_stages=STAGES):
+        at, some = block * 128, m[None, :] < rows
+        if WHOLE:
+            first = tl.load(inputs + at, mask=some, other=0.0)
+            second = tl.load(inputs + at + 64, mask=some, other=0.0)
+        else:
+            left = inner - at - k[:, None]
+            first = tl.load(inputs + at, mask=some & (left > 0), other=0.0)
+            second = tl.load(inputs + at + 64, mask=some & (left > 64), other=0.0)
+        low, high = _numbers(
+            codes_ptr, scales_ptr, zeros_ptr, levels_ptr, n, block, outputs, blocks, groups, base,
+            BLOCKS, GROUP, RUN, ZEROS, TABLE,
+        )  # fmt: skip
+        low = tl.reshape(low.to(x_ptr.dtype.element_ty), [OUTPUTS, BLOCKS * 64])
+        high = tl.reshape(high.to(x_ptr.dtype.element_ty), [OUTPUTS, BLOCKS * 64])
+        if WIDEN:
+            low, high = low.to(tl.float32), high.to(tl.float32)
+            first, second = first.to(tl.float32), second.to(tl.float32)
+        total = tl.dot(low, first, total, input_precision="ieee")
+        total = tl.dot(high, second, total, input_precision="ieee")
+    if BIAS:
+        total += tl.load(bias_ptr + n, mask=n < outputs, other=0.0).to(tl.float32)[:, None]
+    at = out_ptr + tl.program_id(1) * plane + m.to(tl.int64)[None, :] * out_stride + n[:, None]
+    tl.store(at, total.to(out_ptr.dtype.element_ty), mask=(n[:, None] < outputs) & (m[None, :] < rows))
+
+
+@triton.jit(do_not_specialize=["base"])
+def _expand(
+    codes_ptr, scales_ptr, zeros_ptr, levels_ptr, out_ptr, outputs, inner, blocks, groups, base, out_stride,
+    OUTPUTS: tl.constexpr, BLOCKS: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr, ZEROS: tl.constexpr,
+    TABLE: tl.constexpr, OVERLAPS: tl.constexpr,
+) -> None:  # fmt: skip
+    await_earlier(OVERLAPS)
+    PER: tl.constexpr = 64 // RUN
+    n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    block = tl.program_id(1) * BLOCKS
+    low, high = _numbers(
+        codes_ptr, scales_ptr, zeros_ptr, levels_ptr, n, block, outputs, blocks, groups, base,
+        BLOCKS, GROUP, RUN, ZEROS, TABLE,
+    )  # fmt: skip
+    run = tl.arange(0, BLOCKS * PER)
+    k = ((block + run // PER) * 128 + run % PER * RUN)[:, None] + tl.arange(0, RUN)[None, :]
+    at = out_ptr + n.to(tl.int64)[:, None, None] * out_stride + k[None, :, :]
+    inside = n[:, None, None] < outputs
+    tl.store(at, low.to(out_ptr.dtype.element_ty), mask=inside & (k[None, :, :] < inner))
+    tl.store(at + 64, high.to(out_ptr.dtype.element_ty), mask=inside & (k[None, :, :] + 64 < inner))
