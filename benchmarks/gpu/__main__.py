@@ -44,15 +44,30 @@ Row = dict[str, Any]
 SECONDS, QUICK_SECONDS = 480.0, 120.0
 # In the order that they are measured in
 MODELS = ("qwen2.5-0.5b", "llama-3.1-8b", "llama-3.2-1b", "qwen3.5-0.8b", "qwen2.5-1.5b")
-PARTS = ("correct", "ceilings", *MODELS[:4], "attention", "linears", "baseline", MODELS[4], "switches")
+PARTS = (
+    "correct",
+    "ceilings",
+    *MODELS[:4],
+    "attention",
+    "linears",
+    "4 bits",
+    "baseline",
+    MODELS[4],
+    "switches",
+)
 NEEDED = {  # seconds that a part must have left to be begun, when everything is measured
     "correct": 20, "ceilings": 10, "qwen2.5-0.5b": 25, "llama-3.1-8b": 60, "llama-3.2-1b": 25,
-    "baseline": 40, "switches": 30, "attention": 10, "linears": 10, "qwen2.5-1.5b": 30, "qwen3.5-0.8b": 40,
+    "baseline": 40, "switches": 30, "attention": 10, "linears": 10, "4 bits": 10, "qwen2.5-1.5b": 30,
+    "qwen3.5-0.8b": 40,
 }  # fmt: skip
 SUITE_SECONDS = 540.0  # then the tests are ended, so that what has failed is still said
 SUITE = ("tests/unit/inference/kernels_gpu", "tests/unit/inference/gpu")
 # Which measure what memory is free: alone, one by one
-ENGINES = ("tests/engine/test_device_path.py", "tests/engine/test_states.py")
+ENGINES = (
+    "tests/engine/test_device_path.py",
+    "tests/engine/test_states.py",
+    "tests/engine/test_device_in_4_bits.py",
+)
 
 
 class Suite:
@@ -86,6 +101,10 @@ class Suite:
             contexts = [40] if self._cpu else [512, 2048, 8192]
             shape = self._shape("llama-3.1-8b")
             yield from kernels.attention(shape, device, dtype, contexts, self.ceilings, clock)
+        elif part == "4 bits":
+            rows = [1, 16] if self._cpu else [1, 8, 64, 256]
+            shape = self._shape(MODELS[1])
+            yield from kernels.linears_in_4_bits(shape, device, dtype, rows, self.ceilings, clock)
         elif part == "linears":
             rows = [1, 16] if self._cpu else [1, 8, 16, 256, 2048]
             for name in MODELS[:2]:

@@ -18,6 +18,9 @@ from inference.gpu.batch import DeviceBatch, query_blocks
 from inference.gpu.ops import HeadShape, Multiply, Ops, torch_ops, triton_ops
 from inference.kernels.reference import Attention
 from inference.kv_cache.blocks import PAGE, blocks_for
+from inference.quantised.bits4 import Bits4, whole_numbers
+from inference.quantised.blocks4 import Blocks4
+from inference.quantised.rounding4 import LEVELS
 
 Row = dict[str, Any]
 
@@ -62,7 +65,8 @@ def linears(
         for count in rows:
             clock.need(2, "linears")
             ways: dict[str, Multiply] = {"cuBLAS": linear}
-            ways |= {way.name: way.multiply for way in ops.ways(count, torch.empty(outputs, inner, dtype=dtype))}
+            like = torch.empty(outputs, inner, dtype=dtype, device="meta")
+            ways |= {way.name: way.multiply for way in ops.ways(count, like)}
             ways["invariant"] = invariant.linear
             floor = max(
                 (outputs * inner + count * (outputs + inner)) * dtype.itemsize / ceilings.bytes,
@@ -76,6 +80,44 @@ def linears(
                 "floor_us": round(1e6 * floor, 2),
                 "us": _times(ways, count, outputs, inner, device, dtype),
             }
+
+
+def linears_in_4_bits(
+    shape: Shape, device: torch.device, dtype: torch.dtype, rows: list[int], ceilings: Ceilings, clock: Clock
+) -> Iterator[Row]:
+    """Yield a layer's linears with weights in 4 bits: expanded, by the kernels, and in 16 bits by cuBLAS."""
+    ops = choose_ops(device)
+    for name, (outputs, inner) in shape.linears.items():
+        for form, weight in _in_4_bits(outputs, inner, device, dtype).items():
+            for count in rows:
+                clock.need(2, "linears in 4 bits")
+                x, wide = torch.randn(count, inner, device=device).to(dtype), weight.expand()
+                ways = {way.name: way.multiply for way in ops.ways(count, weight)}
+                calls = {
+                    "in 16 bits": partial(linear, x, wide),
+                    "expanded": partial(ops.linear, x, weight, None),
+                }
+                calls |= {each: partial(multiply, x, weight, None) for each, multiply in ways.items()}
+                yield {
+                    "what": f"linear, {form}",
+                    "linear": name,
+                    "shape": [outputs, inner],
+                    "rows": count,
+                    "floor_us": round(1e6 * weight.nbytes / ceilings.bytes, 2),
+                    "us": {each: _microseconds(run, device) for each, run in calls.items()},
+                }
+
+
+def _in_4_bits(outputs: int, inner: int, device: torch.device, dtype: torch.dtype) -> dict[str, Blocks4]:
+    """Return random weights as AWQ and bitsandbytes have them."""
+    codes = torch.randint(0, 256, (outputs, -(-inner // 2)), dtype=torch.uint8)
+    scales, zeros = (
+        torch.rand(outputs, -(-inner // 128)) / 100,
+        torch.randint(0, 16, (outputs, -(-inner // 128))),
+    )
+    levels = Bits4(codes, inner, 64, torch.rand(outputs, -(-inner // 64)), torch.tensor(LEVELS["nf4"]))
+    awq = whole_numbers(codes, inner, 128, scales, zeros)
+    return {name: Blocks4.of(each, dtype).to(device) for name, each in (("awq", awq), ("nf4", levels))}
 
 
 def gates(shape: Shape, device: torch.device, dtype: torch.dtype, clock: Clock) -> Iterator[Row]:

@@ -29,7 +29,7 @@ FORMATS = {
 }
 
 
-def on_device(directory: Path, *, quantize: str | None = None, **settings: Any) -> EngineConfig:
+def on_device(directory: Path, quantize: str | None = None, **settings: Any) -> EngineConfig:
     plain = config(directory, max_total_tokens=64, **settings)
     model = replace(plain.model, dtype="float32", device="auto", quantize=quantize)
     return replace(plain, model=model)
@@ -79,7 +79,7 @@ def test_layers_that_are_put_back_are_in_4_bits_again(
 @pytest.mark.parametrize("off", ["compress_weights", "narrow_weights"])
 def test_weights_in_4_bits_are_expanded_without_what_keeps_them(off: str, tmp_path: Path) -> None:
     model = save_quantised("llama", tmp_path, AWQ)
-    session = opened(on_device(tmp_path, **{off: False}))
+    session = opened(replace(on_device(tmp_path), **{off: False}))  # type: ignore[arg-type]
     assert session.info.quantization == "awq, 4 bits in groups of 32, expanded to float16"
     check_texts(session, model)
     session.close()

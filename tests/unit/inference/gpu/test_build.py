@@ -7,14 +7,27 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
+from torch import dtype as Dtype  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
 from inference.gpu.build import Stack, build_stack  # noqa: E402
 from inference.gpu.linears import Multiplier  # noqa: E402
+from inference.gpu.model import EagerRunner  # noqa: E402
+from inference.gpu.ops import Weight  # noqa: E402
 from inference.levels.proof import proof_prompts  # noqa: E402
+from inference.models.bits4 import keep_bits4  # noqa: E402
 from inference.models.layers import OtherShape  # noqa: E402
 from inference.models.paged import use_paged_attention  # noqa: E402
-from tests.unit.inference.gpu.device_models import device_ops, device_toy, own_logits  # noqa: E402
+from inference.quantised.rounding4 import round_rows  # noqa: E402
+from tests.unit.inference.gpu.device_models import (  # noqa: E402
+    BLOCKS,
+    DEVICE,
+    apart,
+    device_ops,
+    device_toy,
+    logits_in_pieces,
+    own_logits,
+)
 
 PARALLEL = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 
@@ -31,6 +44,11 @@ def linears(model: PreTrainedModel) -> dict[str, nn.Linear]:
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
 
 
+def address(weight: Weight) -> int:
+    assert isinstance(weight, Tensor)
+    return weight.data_ptr()
+
+
 def alive(weights: list[weakref.ref[Tensor]]) -> int:
     return sum(each() is not None for each in weights)
 
@@ -42,10 +60,8 @@ def test_weights_that_are_merged_are_freed_and_the_others_are_shared() -> None:
     stack = build(model)
     assert alive(merged) == 0
     device_model = stack.make_model(2, 64)
-    kept = {
-        linear.weight.data_ptr() for layer, _ in device_model._layers for linear in (layer.out, layer.down)
-    }
-    assert kept | {device_model._ends.head.weight.data_ptr()} == single
+    kept = {address(linear.weight) for layer, _ in device_model._layers for linear in (layer.out, layer.down)}
+    assert kept | {address(device_model._ends.head.weight)} == single
     assert all(each.weight is None for name, each in linears(model).items() if name != "lm_head")
 
 
@@ -70,7 +86,7 @@ def test_tied_weights_stay_one() -> None:
     model = device_toy("llama with tied weights", torch.bfloat16)
     table = model.get_input_embeddings().weight.data_ptr()
     ends = build(model).make_model(2, 64)._ends
-    assert table == ends.table.data_ptr() == ends.head.weight.data_ptr()
+    assert table == ends.table.data_ptr() == address(ends.head.weight)
 
 
 @pytest.mark.parametrize("family", ["llama", "llama with biases", "phi3", "gemma2", "olmo2"])
@@ -108,3 +124,26 @@ def test_layers_share_the_tables_of_equal_rotations() -> None:
     assert [0, 0, 0, 0, 0, 1] == [layer.rotary for layer, _ in model._layers]
     assert len(model._tables) == 2
     assert all(len(cosines) >= 64 for cosines, _ in model._tables)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", ["llama", "llama with biases", "phi3", "gemma2", "olmo2"])
+def test_layers_in_4_bits_compute_what_they_do_expanded(family: str, dtype: Dtype) -> None:
+    kept, expanded = (device_toy(family, dtype) for _ in range(2))
+    for name, module in linears(kept).items():
+        if name != "lm_head":
+            codes = round_rows(module.weight.cpu(), "nf4").to(DEVICE)
+            linears(expanded)[name].weight.copy_(codes.expand())
+            keep_bits4(module, codes, dtype)
+    own = own_logits(kept)
+    stack, plain = build(kept), build(expanded)
+    assert len(stack.packed) == 4 * len(kept.model.layers)
+    assert not plain.packed
+    found, expected = (
+        logits_in_pieces(EagerRunner(each.make_model(BLOCKS, 256)), 40) for each in (stack, plain)
+    )
+    if DEVICE.type == "cpu":
+        assert torch.equal(found, expected)
+    assert apart(found, expected) < (1e-4 if dtype == torch.float32 else 3e-2)
+    stack.undo()
+    assert apart(own_logits(kept), own) < (1e-6 if dtype == torch.float32 else 1e-9)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,9 @@ from torch.nn.functional import gelu, linear  # noqa: E402
 from inference.gpu.linears import Deadline, DeviceLinear, Multiplier, SwappedLinear, device_linear  # noqa: E402
 from inference.gpu.ops import GatedWay, Way, Weight  # noqa: E402
 from inference.gpu.torch_ops import TorchOps  # noqa: E402
+from inference.quantised.bits4 import Bits4  # noqa: E402
+from inference.quantised.blocks4 import Blocks4  # noqa: E402
+from inference.quantised.rounding4 import round_rows  # noqa: E402
 
 
 class Ways(TorchOps):
@@ -217,3 +221,43 @@ def test_swapped_linear_takes_any_shape_and_shares_its_weight(bias: bool) -> Non
     assert back.weight.data_ptr() == own.weight.data_ptr()
     assert (back.bias is None) is not bias
     assert (swapped.nbytes, swapped.form) == (8 * 5 * 4, "float32")
+
+
+def in_4_bits(weight: Tensor, kind: str = "nf4") -> Bits4:
+    return round_rows(weight, kind)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_swapped_linear_in_4_bits_is_the_one_that_was_there(bias: bool) -> None:
+    own = torch.nn.Linear(70, 5, bias=bias, dtype=torch.bfloat16)
+    codes, offset = in_4_bits(own.weight.detach()), own.bias.detach() if bias else None
+    swapped = SwappedLinear(
+        device_linear(Multiplier(TorchOps()), own.weight.dtype, own.weight, offset, codes)
+    )
+    x = torch.randn(2, 3, 70, dtype=torch.bfloat16)
+    assert torch.equal(swapped(x), linear(x, codes.expand().bfloat16(), offset))
+    assert (swapped.weight.shape, swapped.weight.dtype) == ((5, 70), torch.bfloat16)
+    assert (swapped.nbytes, swapped.form) == (5 * (64 + 2 * 4), "4 bits")
+    back = swapped.unpack()
+    assert torch.equal(back(x), linear(x, codes.expand().bfloat16()) + (offset if bias else 0))
+    assert back.weight.dtype == torch.bfloat16
+
+
+def test_ways_are_chosen_by_how_a_weight_is_in_4_bits_too() -> None:
+    class Kernels(Ways):
+        def ways(self, rows: int, weight: Weight) -> Iterator[Way]:
+            if isinstance(weight, Blocks4) and weight.offset is None:
+                yield Way("fast", self._way("fast", lambda x, w, b: linear(x, w.expand(), b)))
+
+    ops = Kernels()
+    multiply, own = Multiplier(ops), torch.randn(6, 64)
+    plain = device_linear(multiply, torch.float32, own, None)
+    levels = device_linear(multiply, torch.float32, own, None, in_4_bits(own))
+    counted = replace(in_4_bits(own), levels=torch.arange(-8.0, 8.0))
+    whole = device_linear(multiply, torch.float32, own, None, counted)
+    multiply.tune([plain, levels, whole], [plain], "silu", [1, 40], Clock(ops, {**TAKEN, "gate": 9.0}), bool)
+    for each, expected in ((plain, []), (levels, ["fast"]), (whole, [])):
+        for rows in (1, 40):
+            ops.called.clear()
+            each(torch.randn(rows, 64))
+            assert ops.called == expected

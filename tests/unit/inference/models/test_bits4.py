@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -32,6 +34,27 @@ def test_it_computes_with_what_the_codes_stand_for(bias: bool) -> None:
     module = kept(own, bias=bias)
     assert torch.equal(module(x), linear(x, own.expand()) + (module.bias if bias else 0))
     assert torch.equal(weight_and_bias(module)[0], own.expand())
+
+
+def test_in_16_bits_it_computes_as_if_its_weight_had_been_expanded_to_them() -> None:
+    own, x = weight(), torch.randn(3, 32)
+    module = kept(own).bfloat16()
+    expected = linear(x.bfloat16(), own.expand().bfloat16()) + module.bias
+    assert torch.equal(module(x), expected)
+    assert module.weight.dtype == torch.bfloat16
+    assert torch.equal(weight_and_bias(module)[0], own.expand().bfloat16())
+    wide = deepcopy(module).float()
+    assert torch.equal(wide(x), linear(x, own.expand()) + wide.bias)
+    assert module.weight.dtype == torch.bfloat16
+
+
+def test_its_codes_go_where_it_goes() -> None:
+    module = kept(weight())
+    assert module.weight.device.type == "cpu"
+    module.to("meta")
+    codes = codes_of(module)
+    assert codes is not None
+    assert codes.codes.device.type == codes.scales.device.type == module.weight.device.type == "meta"
 
 
 def test_the_models_code_that_asks_for_the_weight_gets_its_numbers() -> None:

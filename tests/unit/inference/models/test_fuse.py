@@ -6,7 +6,9 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
+from inference.models.bits4 import Bits4Linear, keep_bits4  # noqa: E402
 from inference.models.fuse import merge_linears  # noqa: E402
+from inference.quantised.rounding4 import round_rows  # noqa: E402
 
 
 class Attention(nn.Module):
@@ -96,3 +98,27 @@ def test_results_are_not_kept_after_the_last_was_taken(x: Tensor) -> None:
     model(x)
     shared = model.q.shared
     assert (shared.given, shared.waiting) == (None, {})
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_linears_in_4_bits_become_one_in_4_bits(x: Tensor, bias: bool) -> None:
+    block = Attention(bias=bias)
+    for name in ("q", "k", "v"):
+        own = getattr(block, name)
+        keep_bits4(own, round_rows(own.weight.detach(), "nf4"))
+    expected = block(x)
+    (merge,) = merge_linears(block, lambda: block(x))
+    joint = merge.parent.get_submodule(merge.names[0]).joint
+    assert isinstance(joint, Bits4Linear)
+    assert torch.equal(block(x), expected)
+    merge.undo()
+    assert all(isinstance(getattr(block, name), Bits4Linear) for name in merge.names)
+    assert torch.equal(block(x), expected)
+
+
+def test_linears_in_4_bits_that_are_unlike_stay_apart(x: Tensor) -> None:
+    block = Attention()
+    for name, kind in (("q", "nf4"), ("k", "fp4")):
+        own = getattr(block, name)
+        keep_bits4(own, round_rows(own.weight.detach(), kind))
+    assert merge_linears(block, lambda: block(x)) == []

@@ -1,0 +1,80 @@
+"""Weights in 4 bits in the order in which a device's kernels read them."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from inference.quantised.bits4 import Bits4, pack_codes, whole_numbers  # noqa: E402
+from inference.quantised.blocks4 import BLOCK, HALF, Blocks4  # noqa: E402
+
+FORMS = st.sampled_from(["one zero point", "zero points", "levels", "other whole levels"])
+
+
+def make(form: str, outputs: int, inputs: int, group: int) -> Bits4:
+    codes = pack_codes(torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8))
+    scales = torch.rand(outputs, -(-inputs // group)) + 0.5
+    if form == "levels":
+        return Bits4(codes, inputs, group, scales, torch.linspace(-1.0, 1.0, 16) ** 3)
+    if form == "other whole levels":
+        return Bits4(codes, inputs, group, scales, torch.arange(16) - 7.5)
+    zeros = torch.randint(0, 16, scales.shape) if form == "zero points" else 8
+    return whole_numbers(codes, inputs, group, scales, zeros)
+
+
+@settings(deadline=None, max_examples=60)
+@given(FORMS, st.integers(1, 9), st.integers(1, 400), st.sampled_from([8, 24, 32, 64, 128, 192, 1000]))
+def test_it_is_the_same_weight(form: str, outputs: int, inputs: int, group: int) -> None:
+    weight = make(form, outputs, inputs, group)
+    found = Blocks4.of(weight, torch.bfloat16)
+    assert found.shape == (outputs, inputs)
+    assert torch.equal(found.unpack().expand(), weight.expand())
+    assert torch.equal(found.expand(), weight.expand().bfloat16())
+    assert torch.equal(found.expand(torch.float32), weight.expand())
+
+
+@pytest.mark.parametrize("group", [32, 96, 128])
+def test_a_byte_has_inputs_that_are_half_a_block_apart_and_runs_have_one_scale(group: int) -> None:
+    weight = make("one zero point", 3, 300, group)
+    found = Blocks4.of(weight, torch.float32)
+    numbers = torch.zeros(3, 3 * BLOCK)
+    numbers[:, :300] = weight.expand()
+    assert found.offset == -8
+    for byte in range(found.codes.shape[1]):
+        first = byte // HALF * BLOCK + byte % HALF
+        for at, codes in ((first, found.codes[:, byte] & 15), (first + HALF, found.codes[:, byte] >> 4)):
+            if at < 300:
+                assert torch.equal((codes - 8.0) * found.scales[:, at // group], numbers[:, at])
+            run = torch.arange(at // found.run * found.run, at // found.run * found.run + found.run)
+            assert len((run // group).unique()) == 1
+
+
+def test_what_kernels_count_is_told_from_what_they_look_up() -> None:
+    assert Blocks4.of(make("zero points", 4, 64, 32), torch.float16).offset == 0
+    assert Blocks4.of(make("levels", 4, 64, 32), torch.float16).offset is None
+    assert Blocks4.of(make("other whole levels", 4, 64, 32), torch.float16).offset is None
+
+
+def test_forms_that_kernels_are_compiled_for_are_told_apart() -> None:
+    made = [make(form, 4, 64, 32) for form in ("one zero point", "zero points", "levels")]
+    made += [make("levels", 4, 64, 16), make("levels", 8, 64, 32), make("levels", 4, 66, 32)]
+    assert len({Blocks4.of(each, torch.float16).form for each in made}) == len(made)
+
+
+def test_pieces_are_those_of_the_weight() -> None:
+    weight = make("zero points", 7, 200, 64)
+    parts = Blocks4.of(weight, torch.float32).split([4, 1, 2])
+    assert [part.shape for part in parts] == [(4, 200), (1, 200), (2, 200)]
+    assert torch.equal(torch.cat([part.expand() for part in parts]), weight.expand())
+
+
+def test_it_goes_where_it_is_sent_as_a_whole() -> None:
+    there = Blocks4.of(make("zero points", 7, 200, 64), torch.float32).to(torch.device("meta"))
+    assert there.zeros is not None
+    assert {each.device.type for each in (there.codes, there.scales, there.levels, there.zeros)} == {"meta"}
+    assert there.device.type == "meta"
+    assert there.nbytes == 7 * (2 * 64 + 4 * 4 + 4 * 4)
