@@ -34,7 +34,7 @@ from inference.files.checkpoint import find_checkpoint, read_weights  # noqa: E4
 from inference.kernels.native import Library, open_library  # noqa: E402
 from inference.kv_cache.blocks import blocks_for  # noqa: E402
 from inference.levels.served import Served  # noqa: E402
-from inference.loading.keeping import InBits4  # noqa: E402
+from inference.loading.keeping import KeptLinears  # noqa: E402
 from inference.loading.level import Options, bring_up  # noqa: E402
 from inference.loading.model import kept_weights, load_model, read_config  # noqa: E402
 from inference.quantised.asked import FOUR_BITS  # noqa: E402
@@ -115,7 +115,7 @@ def _serve(options: Options, rounding: str | None = None) -> Served:
     checkpoint = find_checkpoint(config, print)
     described = read_config(checkpoint, config)
     weights = read_weights(checkpoint.path)
-    kept = InBits4() if rounding is None else kept_weights(described, weights, rounding)
+    kept = KeptLinears() if rounding is None else kept_weights(described, weights, rounding, ())
     model = load_model(checkpoint, config, described, weights, torch.device("cpu"), lambda _: None, kept)
     served = bring_up(model, options)
     print(served, served.weights, sep="\n")

@@ -66,7 +66,7 @@ SUITE = ("tests/unit/inference/kernels_gpu", "tests/unit/inference/gpu")
 ENGINES = (
     "tests/engine/test_device_path.py",
     "tests/engine/test_states.py",
-    "tests/engine/test_device_in_4_bits.py",
+    "tests/engine/test_device_quantised.py",
 )
 
 

@@ -19,7 +19,7 @@ from inference.gpu.ops import HeadShape, Multiply, Ops, torch_ops, triton_ops
 from inference.kernels.reference import Attention
 from inference.kv_cache.blocks import PAGE, blocks_for
 from inference.quantised.bits4 import Bits4, whole_numbers
-from inference.quantised.blocks4 import Blocks4
+from inference.quantised.blocks import Blocks
 from inference.quantised.rounding4 import LEVELS
 
 Row = dict[str, Any]
@@ -108,7 +108,7 @@ def linears_in_4_bits(
                 }
 
 
-def _in_4_bits(outputs: int, inner: int, device: torch.device, dtype: torch.dtype) -> dict[str, Blocks4]:
+def _in_4_bits(outputs: int, inner: int, device: torch.device, dtype: torch.dtype) -> dict[str, Blocks]:
     """Return random weights as AWQ and bitsandbytes have them."""
     codes = torch.randint(0, 256, (outputs, -(-inner // 2)), dtype=torch.uint8)
     scales, zeros = (
@@ -117,7 +117,7 @@ def _in_4_bits(outputs: int, inner: int, device: torch.device, dtype: torch.dtyp
     )
     levels = Bits4(codes, inner, 64, torch.rand(outputs, -(-inner // 64)), torch.tensor(LEVELS["nf4"]))
     awq = whole_numbers(codes, inner, 128, scales, zeros)
-    return {name: Blocks4.of(each, dtype).to(device) for name, each in (("awq", awq), ("nf4", levels))}
+    return {name: Blocks.of(each, dtype).to(device) for name, each in (("awq", awq), ("nf4", levels))}
 
 
 def gates(shape: Shape, device: torch.device, dtype: torch.dtype, clock: Clock) -> Iterator[Row]:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
-from inference.models.bits4 import LINEARS
 from inference.models.linears import NativeLinear, NativePack
+from inference.models.quantised import LINEARS
 from inference.models.weights import NARROW, NarrowEmbedding, expert_weights, keep_narrow
 
 

@@ -15,10 +15,10 @@ from inference.kernels.native_attention import NativeCacheLayer, NativeStep
 from inference.kernels.native_layers import Activation, LayerWeights, NativeStack, StackShape
 from inference.kv_cache.blocks import blocks_for
 from inference.models.anatomy import Variant, variants
-from inference.models.bits4 import codes_of, make_bits4
 from inference.models.layers import LayerParts, Linears, OtherShape
 from inference.models.linears import NativeLinear, NativePack, drop_weight, make_linear
 from inference.models.paged import Probed
+from inference.models.quantised import codes_of, make_quantised
 from inference.models.rotary import spread_pairs
 from inference.models.share import LayerShare
 from inference.models.trace import LayerTrace, Rope
@@ -195,5 +195,5 @@ def _separate(whole: nn.Linear, sizes: list[int]) -> list[nn.Linear]:
     """Return linears with so many of another's outputs each, without a bias."""
     codes = codes_of(whole)
     if codes is not None:
-        return [make_bits4(each, None) for each in codes.split(sizes)]
+        return [make_quantised(each, None) for each in codes.split(sizes)]
     return [make_linear(each, None) for each in whole.weight.split(sizes)]

@@ -25,7 +25,7 @@ from inference.models.lora import Adapters
 from inference.models.paged import LayerShape, Probed
 from inference.models.rotary import RopeTable, spread_pairs
 from inference.models.trace import LayerTrace, Pair, Rope, eager_attention, in_float32
-from inference.quantised.blocks4 import Blocks4
+from inference.quantised.blocks import Blocks
 
 _NEAR = 1e-3  # of what a layer adds to the stream, by norm, in float32
 
@@ -86,9 +86,9 @@ class Stack:
 
     @property
     def packed(self) -> tuple[SwappedLinear, ...]:
-        """Return the layers' linears that are in 4 bits."""
+        """Return the layers' linears that are in few bits."""
         linears = [linear for each in self._layers for linear in each.layer.linears]
-        return tuple(SwappedLinear(each) for each in linears if isinstance(each.weight, Blocks4))
+        return tuple(SwappedLinear(each) for each in linears if isinstance(each.weight, Blocks))
 
     def undo(self) -> None:
         """Put the model's own linears back."""
@@ -205,7 +205,7 @@ def _ends(bare: Bare, multiply: Multiplier, dtype: torch.dtype) -> DeviceEnds:
     linear = device_linear(multiply, dtype, *weight_and_bias(head))
     tied = head.weight is table.weight
     same = linear.weight if tied else table.weight.detach().to(dtype)
-    assert isinstance(same, Tensor), "heads aren't kept in 4 bits"
+    assert isinstance(same, Tensor), "heads aren't kept in few bits"
     return DeviceEnds(same, bare.norm, bare.eps, linear, bare.factors)
 
 

@@ -25,13 +25,12 @@ from inference.gpu.ops import Ops
 from inference.gpu.rehearsal import rehearse
 from inference.gpu.state_kernels import DeviceStateKernels
 from inference.gpu.swaps import put_modules_back
-from inference.kernels.native import WeightKind
 from inference.levels.ladder import Attempt, Climb
 from inference.levels.options import Options
-from inference.levels.served import Level, MakeModel, Served
+from inference.levels.served import FEW_BITS, Level, MakeModel, Served
 from inference.models.layers import OtherShape
 from inference.models.linears import Packed, pack_linears, packed_of, undo_swaps
-from inference.quantised.bits4 import Bits4
+from inference.quantised.codes import Codes
 from inference.recurrent.cache import put_back
 from inference.sequences.computing import Runner
 from inference.shortage import is_shortage
@@ -86,7 +85,7 @@ class DeviceClimb(Climb):
         # What adapters add to linears must be added to each
         mlps = swap_mlps(model) if self.options.fuse and self.options.adapters is None else []
         level = Level.PAGED_MERGED if undo_merges else Level.PAGED
-        packed = tuple(each for each in packed_of(swaps) if each.form == WeightKind.BITS4)
+        packed = tuple(each for each in packed_of(swaps) if each.form in FEW_BITS)
         served = self.serve(self._attempt(level, make_model, packed))
         if served is None:
             put_modules_back(mlps)
@@ -150,11 +149,11 @@ class DeviceClimb(Climb):
             self.reasons.append(f"its layers can't be fused: {type(error).__name__}: {error}")
         return None
 
-    def _swapped(self, weight: Tensor, bias: Tensor | None, codes: Bits4 | None = None, /) -> Packed:
+    def _swapped(self, weight: Tensor, bias: Tensor | None, codes: Codes | None = None, /) -> Packed:
         return SwappedLinear(device_linear(self._multiply, self.options.dtype, weight, bias, codes))
 
     def _attempt(self, level: Level, make_model: MakeModel, packed: tuple[Packed, ...] = ()) -> Attempt:
-        """Return a level that is to be tried; `packed`: its linears in 4 bits."""
+        """Return a level that is to be tried; `packed`: its linears in few bits."""
 
         def make_runner(blocks: int) -> Runner[Tensor]:
             model = make_model(blocks)

@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from inference.gpu.compiling import compile_together
 from inference.gpu.graphs import capture_stream, record
 from inference.gpu.ops import GatedWay, MultiplyGated, Ops, Way, Weight
-from inference.kernels.native import WeightKind
-from inference.models.bits4 import make_bits4
 from inference.models.linears import Packed, make_linear
 from inference.models.numberless import Numberless
-from inference.quantised.bits4 import Bits4
-from inference.quantised.blocks4 import Blocks4
+from inference.models.quantised import make_quantised
+from inference.quantised.blocks import Blocks
+from inference.quantised.codes import Codes
 
 LOG = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ _REPLAYS = 6  # of which the first warms up, and the fastest counts
 
 Seconds = Callable[[Callable[[], object]], float]  # of one call
 Call = Callable[[Tensor, "DeviceLinear"], Tensor]
-Form = tuple[int, ...]  # of a weight: outputs, inputs, and how it is in 4 bits
+Form = tuple[int, ...]  # of a weight: outputs, inputs, and how it is in few bits
 _Way = TypeVar("_Way", Way, GatedWay)
 
 
@@ -198,22 +197,22 @@ class DeviceLinear:
 
 
 def device_linear(
-    multiply: Multiplier, dtype: torch.dtype, weight: Tensor, bias: Tensor | None, codes: Bits4 | None = None
+    multiply: Multiplier, dtype: torch.dtype, weight: Tensor, bias: Tensor | None, codes: Codes | None = None
 ) -> DeviceLinear:
     """Return a linear in `dtype`: the same memory if it is in it already, and its rows lie in their order.
 
-    A weight that is given in 4 bits has no other numbers.
+    A weight that is given in few bits has no other numbers.
     """
     bias = None if bias is None else bias.to(dtype)
     if codes is not None:
-        return DeviceLinear(multiply, Blocks4.of(codes, dtype), bias)
+        return DeviceLinear(multiply, Blocks.of(codes, dtype), bias)
     return DeviceLinear(multiply, weight.to(dtype).contiguous(), bias)
 
 
 def plain_linear(weight: Weight, bias: Tensor | None) -> nn.Linear:
     """Return what computes the same in a model's own code."""
-    if isinstance(weight, Blocks4):
-        return make_bits4(weight.unpack(), bias, weight.dtype)
+    if isinstance(weight, Blocks):
+        return make_quantised(weight.unpack(), bias, weight.dtype)
     return make_linear(weight, bias)
 
 
@@ -234,9 +233,9 @@ class SwappedLinear(Packed):
 
     @property
     def weight(self) -> Tensor:
-        """Return the weight, without numbers if it is in 4 bits."""
+        """Return the weight, without numbers if it is in few bits."""
         weight = self.linear.weight
-        if isinstance(weight, Blocks4):
+        if isinstance(weight, Blocks):
             return Numberless.of(weight.shape, weight.dtype, weight.device)
         return weight
 
@@ -249,7 +248,9 @@ class SwappedLinear(Packed):
     def form(self) -> str:
         """Return what the weight is kept in."""
         weight = self.linear.weight
-        return WeightKind.BITS4 if isinstance(weight, Blocks4) else str(weight.dtype).removeprefix("torch.")
+        if isinstance(weight, Blocks):
+            return f"{weight.bits} bits"
+        return str(weight.dtype).removeprefix("torch.")
 
 
 @torch.inference_mode()  # for the same reason as `record`: replaying writes to the generator's tensors, too
@@ -293,7 +294,7 @@ def _washer(device: torch.device) -> Callable[[], object]:
 
 def _form(weight: Weight) -> Form:
     """Return all that it depends on how a weight is best multiplied with."""
-    return weight.form if isinstance(weight, Blocks4) else tuple(weight.shape)
+    return weight.form if isinstance(weight, Blocks) else tuple(weight.shape)
 
 
 def _cases(linears: Several[DeviceLinear], rows: int) -> Iterator[tuple[list[DeviceLinear], Tensor]]:

@@ -15,9 +15,9 @@ from inference.gpu.batch import DeviceBatch, Draws, Sampled
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
 from inference.kernels.reference import Attention
-from inference.quantised.blocks4 import Blocks4
+from inference.quantised.blocks import Blocks
 
-Weight: TypeAlias = Tensor | Blocks4  # (N, K)
+Weight: TypeAlias = Tensor | Blocks  # (N, K)
 Multiply = Callable[[Tensor, Weight, Tensor | None], Tensor]  # x (M, K), weight (N, K), bias (N,) to (M, N)
 MultiplyGated = Callable[[Tensor, Weight, Tensor | None, str], Tensor]  # and an activation, to (M, N / 2)
 _INSTALL = "install it with `pip install triton`"

@@ -23,7 +23,7 @@ from inference.kernels.reference import Attention
 from inference.models.ends import Factors
 from inference.models.layers import Norms
 from inference.models.trace import Pair
-from inference.quantised.blocks4 import Blocks4
+from inference.quantised.blocks import Blocks
 
 _QKV, _OUT, _GATE_UP, _DOWN = range(4)  # places of a layer's linears, as they are computed
 
@@ -239,7 +239,7 @@ def widened(layer: DeviceLayer, multiply: Multiplier) -> DeviceLayer:
     def wide(linear: DeviceLinear) -> DeviceLinear:
         bias, weight = None if linear.bias is None else linear.bias.float(), linear.weight
         return DeviceLinear(
-            multiply, weight.expand(torch.float32) if isinstance(weight, Blocks4) else weight.float(), bias
+            multiply, weight.expand(torch.float32) if isinstance(weight, Blocks) else weight.float(), bias
         )
 
     qkv, out, gate_up, down = map(wide, layer.linears)

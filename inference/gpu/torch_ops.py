@@ -16,7 +16,7 @@ from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selec
 from inference.gpu.wishes import Wishes
 from inference.kernels.reference import Attention, attend_padded
 from inference.kv_cache.blocks import blocks_for
-from inference.quantised.blocks4 import Blocks4
+from inference.quantised.blocks import Blocks
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,
@@ -110,8 +110,8 @@ class TorchOps:
         return (_ACTIVATIONS[activation](gate) * up).to(gate_up.dtype)
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
-        """Return (M, N); a weight in 4 bits is expanded."""
-        return linear(x, weight.expand(x.dtype) if isinstance(weight, Blocks4) else weight, bias)
+        """Return (M, N); a weight in few bits is expanded."""
+        return linear(x, weight.expand(x.dtype) if isinstance(weight, Blocks) else weight, bias)
 
     def ways(self, rows: int, weight: Weight) -> Iterator[Way]:
         """Return nothing: torch has one way only."""

@@ -15,17 +15,17 @@ from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selec
 from inference.gpu.wishes import Wishes
 from inference.kernels.gpu import activation as gates
 from inference.kernels.gpu import attention, norm, places, recurrence, rope, sampling, shaping
-from inference.kernels.gpu.bits4_linear import MOST_ROWS as MOST_BITS4_ROWS
-from inference.kernels.gpu.bits4_linear import bits4_linear, bits4_tiles, expand_bits4
 from inference.kernels.gpu.convolution import convolve
 from inference.kernels.gpu.gated_linear import gated_linear, gated_tiles
 from inference.kernels.gpu.invariant import invariant_linear
 from inference.kernels.gpu.launching import overlap_kernels
 from inference.kernels.gpu.linear import MOST_ROWS, Tile, small_linear, tiles
+from inference.kernels.gpu.quantised_linear import MOST_ROWS as MOST_QUANTISED_ROWS
+from inference.kernels.gpu.quantised_linear import expand_blocks, quantised_linear, quantised_tiles
 from inference.kernels.gpu.split_linear import split_linear, splits
 from inference.kernels.gpu.tiles import deterministic_tiles, key_splits, query_tile
 from inference.kernels.reference import Attention
-from inference.quantised.blocks4 import BLOCK, Blocks4
+from inference.quantised.blocks import BLOCK, Blocks
 
 
 class TritonOps:
@@ -122,20 +122,20 @@ class TritonOps:
         return gates.gated(gate_up, activation)
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
-        """Return (M, N); a weight in 4 bits is expanded, for as long as it takes."""
-        numbers = expand_bits4(weight, x.dtype) if isinstance(weight, Blocks4) else weight
+        """Return (M, N); a weight in few bits is expanded, for as long as it takes."""
+        numbers = expand_blocks(weight, x.dtype) if isinstance(weight, Blocks) else weight
         return invariant_linear(x, numbers, bias) if self._deterministic else linear(x, numbers, bias)
 
     def ways(self, rows: int, weight: Weight) -> Iterator[Way]:
-        """Yield kernels that read 4 bits; or that for few rows, and cuBLAS in parts for more of them.
+        """Yield kernels that read few bits; or that for few rows, and cuBLAS in parts for more of them.
 
         None if one order of sums is asked for.
         """
         if self._deterministic:
             return
         outputs, inner = weight.shape
-        if isinstance(weight, Blocks4):
-            yield from _ways_of_bits4(rows, weight)
+        if isinstance(weight, Blocks):
+            yield from _ways_of_blocks(rows, weight)
         elif rows > MOST_ROWS:
             for parts in splits(rows, outputs, inner, weight.dtype, _processors()):
                 yield Way(f"cuBLAS in {parts} parts", partial(split_linear, parts=parts))
@@ -145,7 +145,7 @@ class TritonOps:
 
     def gated_ways(self, rows: int, weight: Weight) -> Iterator[GatedWay]:
         """Yield the kernel for few rows that has the gate in it."""
-        if self._deterministic or rows > MOST_ROWS or isinstance(weight, Blocks4):
+        if self._deterministic or rows > MOST_ROWS or isinstance(weight, Blocks):
             return
         outputs, inner = weight.shape
         for tile in gated_tiles(rows, outputs // 2, inner, weight.dtype, _processors()):
@@ -188,12 +188,14 @@ class TritonOps:
         shaping.shape(logits, wishes, drawn)
 
 
-def _ways_of_bits4(rows: int, weight: Blocks4) -> Iterator[Way]:
-    if rows > MOST_BITS4_ROWS:
+def _ways_of_blocks(rows: int, weight: Blocks) -> Iterator[Way]:
+    if rows > MOST_QUANTISED_ROWS:
         return
-    for tile in bits4_tiles(rows, weight, _processors()):
+    for tile in quantised_tiles(rows, weight, _processors()):
         size = f"{tile.outputs}x{tile.blocks * BLOCK}/{tile.parts}"
-        yield Way(f"4 bits in {size}, {tile.stages} in flight", partial(bits4_linear, tile=tile))
+        yield Way(
+            f"{weight.bits} bits in {size}, {tile.stages} in flight", partial(quantised_linear, tile=tile)
+        )
 
 
 def _name(tile: Tile) -> str:

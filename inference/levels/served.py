@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 MakeRunner = Callable[[int], Runner[Tensor]]  # of a cache of so many blocks
 MakeModel = Callable[[int], "DeviceModel"]  # the same
 
+FEW_BITS = (WeightKind.BITS4, "8 bits")  # forms of linears, as files have them or rounded at the start
+
 
 class Level(StrEnum):
     """What a model runs at."""
@@ -102,9 +104,9 @@ class Served:
         return bool(self.packed) and (self.level.native or self.level is Level.BATCHED)
 
     @property
-    def keeps_bits4(self) -> bool:
-        """Return whether weights stay in the 4 bits that files have them in."""
-        return any(each.form == WeightKind.BITS4 for each in self.packed)
+    def keeps_codes(self) -> bool:
+        """Return whether weights stay in the few bits that files have them in."""
+        return any(each.form in FEW_BITS for each in self.packed)
 
     @property
     def weights(self) -> str:
@@ -119,7 +121,7 @@ class Served:
     def weights_dtype(self) -> str | None:
         """Return what most packed weights are kept in, as torch calls it; None if none are packed.
 
-        What is in 4 bits has no such name.
+        What is in few bits has no such name.
         """
         sizes = Counter[str]()
         for each in self.packed:

@@ -1,39 +1,43 @@
-"""Which of a model's weights are in 4 bits, as its files have them or rounded at the start."""
+"""Which of a model's weights are in few bits, as its files have them or rounded at the start."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from inference.models.bits4 import keep_bits4
 from inference.models.file_names import FileNames
 from inference.models.layers import JOINED
+from inference.models.quantised import keep_codes
 from inference.models.weights import expert_weights, make_plain
+from inference.quantised import bits8
+from inference.quantised.asked import INT8
 from inference.quantised.bits4 import packed_bytes
+from inference.quantised.codes import Codes
 from inference.quantised.rounding4 import BLOCK, round_rows
 from inference.quantised.stored import Kept, Stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InBits4:
-    """Linears that compute with weights in 4 bits."""
+class KeptLinears:
+    """Linears that compute with weights in the few bits that they are in."""
 
     places: Mapping[str, str] = field(default_factory=dict)  # in the model, by names in the files
     numbers: int = 0  # of all these weights
     nbytes: int = 0  # that they take at most
+    bits: str = ""  # of a number, for a person
     rounding: str | None = None  # by which they are rounded as they are loaded; None: files have them so
 
     def __bool__(self) -> bool:
         return bool(self.places)
 
 
-def stored_linears(model: PreTrainedModel, stored: Stored) -> InBits4:
-    """Return the linears whose weights can stay in the files' 4 bits.
+def stored_linears(model: PreTrainedModel, stored: Stored, bits: Collection[int]) -> KeptLinears:
+    """Return the linears whose weights can stay in the files' bits, if they have so many.
 
     Those are plain linears' of text that the loader takes one by one. A head isn't among them, which may be
     an embedding, too.
@@ -42,17 +46,18 @@ def stored_linears(model: PreTrainedModel, stored: Stored) -> InBits4:
     names, found = FileNames(model), {}
     for name, each in stored.weights.items():
         renamed, source = names.own(name)
-        if each.bits4 is not None and source is None and renamed in places:
+        if each.codes is not None and each.bits in bits and source is None and renamed in places:
             found[name] = places[renamed]
     mixed = _mixed(model, found, stored)
     found = {name: path for name, path in found.items() if path not in mixed}
     weights = [stored.weights[name] for name in found]
-    numbers, nbytes = sum(each.count for each in weights), sum(each.bits4_bytes for each in weights)
-    return InBits4(places=found, numbers=numbers, nbytes=nbytes)
+    numbers, nbytes = sum(each.count for each in weights), sum(each.codes_bytes for each in weights)
+    said = " and ".join(map(str, sorted({each.bits for each in weights})))
+    return KeptLinears(places=found, numbers=numbers, nbytes=nbytes, bits=said)
 
 
-def rounded_linears(model: PreTrainedModel, rounding: str) -> InBits4:
-    """Return the linears that are rounded to 4 bits: those of text, but for head, routers and gates.
+def rounded_linears(model: PreTrainedModel, rounding: str) -> KeptLinears:
+    """Return the linears that are rounded so: those of text, but for head, routers and gates.
 
     Rounded, a router would choose others; both are small.
     """
@@ -60,16 +65,17 @@ def rounded_linears(model: PreTrainedModel, rounding: str) -> InBits4:
     linears = _plain_linears(model).items()
     found = {path: module for path, module in linears if module.out_features not in others}
     shapes = [(each.out_features, each.in_features) for each in found.values()]
-    return InBits4(
+    return KeptLinears(
         places={path: path for path in found},
         numbers=sum(n * k for n, k in shapes),
-        nbytes=sum(packed_bytes(n, k, BLOCK, zeros=False) for n, k in shapes),
+        nbytes=sum(_rounded_bytes(n, k, rounding) for n, k in shapes),
+        bits="8" if rounding == INT8 else "4",
         rounding=rounding,
     )
 
 
-def keep(model: PreTrainedModel, kept: InBits4, tensors: Mapping[str, Any], dtype: torch.dtype) -> None:
-    """Have a loaded model's linears compute in 4 bits, inputs in `dtype`.
+def keep(model: PreTrainedModel, kept: KeptLinears, tensors: Mapping[str, Any], dtype: torch.dtype) -> None:
+    """Have a loaded model's linears compute with few bits, inputs in `dtype`.
 
     `tensors` have what files hold by its names.
     """
@@ -78,11 +84,21 @@ def keep(model: PreTrainedModel, kept: InBits4, tensors: Mapping[str, Any], dtyp
             module = model.get_submodule(path)
             if kept.rounding is not None:
                 assert isinstance(module, nn.Linear), "such were found"
-                keep_bits4(module, round_rows(module.weight, kept.rounding), dtype)
+                keep_codes(module, _rounded(module.weight, kept.rounding), dtype)
                 continue
             weight = tensors[name]
             assert isinstance(weight, Kept), "another form was loaded"
-            keep_bits4(module, weight.bits4(), dtype)
+            keep_codes(module, weight.codes(), dtype)
+
+
+def _rounded(weight: Tensor, rounding: str) -> Codes:
+    return bits8.round_rows(weight) if rounding == INT8 else round_rows(weight, rounding)
+
+
+def _rounded_bytes(outputs: int, inputs: int, rounding: str) -> int:
+    if rounding == INT8:
+        return bits8.bytes_in_8_bits(outputs, inputs, inputs)
+    return packed_bytes(outputs, inputs, BLOCK, zeros=False)
 
 
 def _plain_linears(model: PreTrainedModel) -> dict[str, nn.Linear]:
@@ -97,7 +113,7 @@ def _plain_linears(model: PreTrainedModel) -> dict[str, nn.Linear]:
 def _mixed(model: PreTrainedModel, found: Mapping[str, str], stored: Stored) -> set[str]:
     """Return the paths of linears beside which are others, to be computed as one, that aren't kept alike."""
     weights = {path: stored.weights[name] for name, path in found.items()}
-    sizes = {path: each.bits4_bytes / each.count for path, each in weights.items()}
+    sizes = {path: each.codes_bytes / each.count for path, each in weights.items()}
     mixed: set[str] = set()
     for path in sizes:
         parent, _, own = path.rpartition(".")

@@ -32,7 +32,7 @@ from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 from inference.files.checkpoint import Checkpoint, Weights
 from inference.files.model_files import ADAPTER, safetensors_files
-from inference.loading.keeping import InBits4, keep, rounded_linears, stored_linears
+from inference.loading.keeping import KeptLinears, keep, rounded_linears, stored_linears
 from inference.loading.obstacles import check_loaded, unavailable
 from inference.loading.own_code import runs_code
 from inference.models.weights import NARROW, expert_weights, kept_kinds, loading_class, make_plain, widen
@@ -102,12 +102,12 @@ def load_model(
     weights: Weights,
     device: torch.device,
     progress: Callable[[str], None],
-    kept: InBits4 = InBits4(),  # noqa: B008 - frozen
+    kept: KeptLinears = KeptLinears(),  # noqa: B008 - frozen
 ) -> PreTrainedModel:
     """Return the model with its weights on `device`, attention still transformers' own ("eager").
 
     On CPU its linears, embeddings and experts are what is stored, and it computes in float32. `kept`: linears
-    that compute in 4 bits.
+    that compute with few bits.
     """
     started = time.monotonic()
     if not sys.stderr.isatty():  # a bar is for a person; in a log it is noise
@@ -120,7 +120,8 @@ def load_model(
     model: PreTrainedModel
     try:
         kept_as = rounded_dtype(config) if device.type == "cpu" else dtype
-        with _files(checkpoint, config, described, weights, loader, kept.places, kept_as) as files:
+        places = () if kept.rounding else kept.places
+        with _files(checkpoint, config, described, weights, loader, places, kept_as) as files:
             model, loaded = loader.from_pretrained(
                 **files,
                 config=described,
@@ -252,19 +253,21 @@ def _own_config(model_class: type[PreTrainedModel], described: PreTrainedConfig)
     return described.get_text_config() if part and model_class.config_class is part else described
 
 
-def kept_weights(described: PreTrainedConfig, weights: Weights, rounding: str | None) -> InBits4:
-    """Return which linears compute in 4 bits: as the files have them, or by `rounding`."""
+def kept_weights(
+    described: PreTrainedConfig, weights: Weights, rounding: str | None, bits: Collection[int]
+) -> KeptLinears:
+    """Return which linears compute with few bits: as the files have them, in these, or by `rounding`."""
     own = _model_class(described)
     stored = weights.stored
     if own is None or described.is_encoder_decoder:
-        return InBits4()
+        return KeptLinears()
     try:
         model = _numberless(own, described)
         if rounding is not None:
             return rounded_linears(model, rounding)
-        return InBits4() if stored is None else stored_linears(model, stored)
+        return KeptLinears() if stored is None else stored_linears(model, stored, bits)
     except Exception:  # it will fail again as the model is loaded, and be told then
-        return InBits4()
+        return KeptLinears()
 
 
 def _numberless(own: type[PreTrainedModel], described: PreTrainedConfig) -> PreTrainedModel:

@@ -19,7 +19,7 @@ from inference.gpu.memory import memory_named
 from inference.gpu.ops import choose_ops
 from inference.kernels.native import Library, open_library
 from inference.levels.served import Served
-from inference.loading.keeping import InBits4
+from inference.loading.keeping import KeptLinears
 from inference.loading.level import Options, bring_up
 from inference.loading.model import (
     choose_device,
@@ -37,7 +37,7 @@ from inference.planning.demand import Demand
 from inference.planning.described import describe_demand
 from inference.planning.plan import MIB
 from inference.planning.precision import (
-    keeps_bits4,
+    kept_bits,
     kv_dtype,
     linears_dtype,
     product_speed,
@@ -66,27 +66,28 @@ class Source:
     kv_dtype: torch.dtype
     library: Library | None  # of native kernels
     without: str  # why there is none
-    kept: InBits4 = field(default_factory=InBits4)  # linears that compute in 4 bits
+    kept: KeptLinears = field(default_factory=KeptLinears)  # linears that compute with few bits
 
     @property
     def quantization(self) -> str | None:
         """Return how files were quantised and what becomes of that, for a person; None if they weren't."""
         stored = self.weights.stored
-        return None if stored is None else stored.said(len(self.kept.places))
+        return None if stored is None else stored.said(() if self.kept.rounding else self.kept.places)
 
     def expanded(self, served: Served) -> Source | None:
-        """Return what to load instead where a level can't compute in 4 bits; None if it does, or needn't.
+        """Return what to load instead where a level can't compute with few bits; None if it does, or needn't.
 
-        Raises ModelUnavailable where 4 bits were asked for.
+        Raises ModelUnavailable where they were asked for.
         """
-        if not self.kept or served.keeps_bits4:
+        if not self.kept or served.keeps_codes:
             return None
         if self.kept.rounding is not None:
+            kernels = "kernels" if self.device_path else "the native kernels"
             raise ModelUnavailable(
-                f"--quantize {self.config.model.quantize} needs the native kernels, and they can't serve "
+                f"--quantize {self.config.model.quantize} needs {kernels}, and they can't serve "
                 f"this model: {served.reason}; start without --quantize"
             )
-        return replace(self, kept=InBits4())
+        return replace(self, kept=KeptLinears())
 
     def demand(self) -> Demand:
         """Return what the model needs."""
@@ -108,14 +109,18 @@ class Source:
         return replace(
             demand,
             weights_bytes=demand.weights_bytes + beside - spared,
-            weights_form=f"4 bits, others {demand.weights_form}" if self.kept else demand.weights_form,
+            weights_form=self._form(demand.weights_form),
             loading_bytes=loading,
             loading_how=how,
             product_speed=speed,
         )
 
+    def _form(self, others: str) -> str:
+        """Return in which form the weights are."""
+        return f"{self.kept.bits} bits, others {others}" if self.kept else others
+
     def _spared_bytes(self, item_bytes: int) -> int:
-        """Return what less the weights take that are in 4 bits, of numbers of so many bytes otherwise."""
+        """Return what less the weights take that are in few bits, of numbers of so many bytes otherwise."""
         return self.kept.numbers * item_bytes - self.kept.nbytes
 
     def machine(self, threads: int) -> Machine:
@@ -180,7 +185,7 @@ class Source:
             compress=config.compress_weights,
             screen=config.screen_head,
             trim=config.trim_last_layer,
-            quantize=config.model.quantize == INT8,
+            quantize=config.model.quantize == INT8 and self.library is not None,
             round_inputs=rounds_inputs(config, self.library),
             dtype=self.dtype,
             kv_dtype=self.kv_dtype,
@@ -211,14 +216,19 @@ def find_source(
     device_path = device_path or device.type != "cpu"
     library, without = _open_library(config, threads, device, device_path=device_path)
     quantize = config.model.quantize
-    keeps = keeps_bits4(config, library, on_device=device_path)
-    if quantize and library is None and not (keeps and quantize in FOUR_BITS):
+    keeps = kept_bits(config, library, on_device=device_path)
+    if quantize and library is None and not keeps:
         bits, times = (4, "four times") if quantize in FOUR_BITS else (8, "twice")
+        kernels = "kernels" if device_path else "the native kernels"
+        why = _why_not(config, described) if device_path else without
         raise ModelUnavailable(
-            f"--quantize {asked} has weights rounded to {bits} bits by the native kernels, but {without}: "
+            f"--quantize {asked} has weights rounded to {bits} bits by {kernels}, but {why}: "
             f"leave it out, and they are served in 16 bits, which take {times} the memory"
         )
     dtype = choose_dtype(config.model, described, device)
+    rounding = FOUR_BITS.get(quantize or "")
+    if quantize == INT8 and device_path:
+        rounding = INT8
     source = Source(
         config=config,
         checkpoint=checkpoint,
@@ -232,11 +242,12 @@ def find_source(
         kv_dtype=kv_dtype(config, library, without, dtype),
         library=library,
         without=without,
-        kept=kept_weights(described, weights, FOUR_BITS.get(quantize or "")) if keeps else InBits4(),
+        kept=kept_weights(described, weights, rounding, keeps) if keeps else KeptLinears(),
     )
-    if quantize in FOUR_BITS and not source.kept:
+    if rounding and not source.kept:
+        bits = 8 if rounding == INT8 else 4
         raise ModelUnavailable(
-            f"--quantize {quantize} has weights in 4 bits, and {_why_not(config, described)}: leave it out"
+            f"--quantize {asked} has weights in {bits} bits, and {_why_not(config, described)}: leave it out"
         )
     if weights.stored is not None:
         sizes = _sizes_said(weights.stored, source.kept)
@@ -247,6 +258,8 @@ def find_source(
 def _why_not(config: EngineConfig, described: PreTrainedConfig) -> str:
     if config.shards > 1:
         return "shards have none of them"
+    if not config.native_kernels:
+        return "they are switched off (--native-kernels)"
     if not (config.compress_weights and config.narrow_weights):
         return "to keep weights in fewer bits is switched off"
     if described.is_encoder_decoder or has_own_code(described):
@@ -254,7 +267,7 @@ def _why_not(config: EngineConfig, described: PreTrainedConfig) -> str:
     return "it has no linears that can be"
 
 
-def _sizes_said(stored: Stored, kept: InBits4) -> str:
+def _sizes_said(stored: Stored, kept: KeptLinears) -> str:
     become = stored.held_bytes - 2 * kept.numbers + kept.nbytes
     return f"{stored.file_bytes / MIB:,.0f} MiB that become {become / MIB:,.0f} MiB"
 

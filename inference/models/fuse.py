@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from inference.models.bits4 import LINEARS, codes_of, make_bits4
 from inference.models.linears import make_linear
-from inference.quantised.bits4 import join
+from inference.models.quantised import LINEARS, codes_of, make_quantised
+from inference.quantised.codes import Codes, join
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class _Leader(nn.Module):
             if codes is None:
                 self.joint = make_linear(torch.cat([linear.weight for linear in linears]), bias)
             else:
-                self.joint = make_bits4(codes, bias, linears[0].weight.dtype)
+                self.joint = make_quantised(codes, bias, linears[0].weight.dtype)
 
     def forward(self, given: Tensor) -> Tensor:
         first, *rest = self.joint(given).split_with_sizes(self.sizes, -1)
@@ -144,8 +144,9 @@ class _Leader(nn.Module):
         bias, codes = self.joint.bias, codes_of(self.joint)
         biases = bias.split(self.sizes) if bias is not None else [None] * len(self.sizes)
         if codes is not None:
-            parts = zip(codes.split(self.sizes), biases, strict=True)
-            return [make_bits4(*each, self.joint.weight.dtype) for each in parts]
+            dtype = self.joint.weight.dtype
+            parts: list[Codes] = [*codes.split(self.sizes)]
+            return [make_quantised(part, each, dtype) for part, each in zip(parts, biases, strict=True)]
         return [make_linear(*each) for each in zip(self.joint.weight.split(self.sizes), biases, strict=True)]
 
 

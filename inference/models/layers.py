@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
-from inference.models.bits4 import LINEARS, codes_of
 from inference.models.linears import Numbers, weight_and_bias
 from inference.models.numberless import Numberless
 from inference.models.paged import Probed
-from inference.quantised.bits4 import join
+from inference.models.quantised import LINEARS, codes_of
+from inference.quantised.codes import join
 
 _QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
 _OUT = (("o_proj",), ("out_proj",), ("dense",))
@@ -54,7 +54,7 @@ class Linears:
         return torch.cat([weight for weight, _ in pairs]), self._bias()
 
     def numbers(self) -> Numbers:
-        """Return what they are packed of as one: if all are in 4 bits, and alike, these."""
+        """Return what they are packed of as one: if all are in few bits, and alike, these."""
         codes = join([codes_of(self.parent.get_submodule(name)) for name in self.names])
         return (*self.joined(), None) if codes is None else (Numberless.of(codes.shape), self._bias(), codes)
 

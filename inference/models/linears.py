@@ -13,25 +13,26 @@ from transformers.pytorch_utils import Conv1D
 
 from inference.kernels.arena import Arena
 from inference.kernels.native import Library, PackedLinear, WeightKind, narrowest
-from inference.models.bits4 import LINEARS, Bits4Linear, codes_of, make_bits4
 from inference.models.numberless import Numberless
+from inference.models.quantised import LINEARS, QuantisedLinear, codes_of, make_quantised
 from inference.models.weights import NARROW, NarrowLinear
 from inference.quantised.bits4 import Bits4
+from inference.quantised.codes import Codes
 
-Numbers = tuple[Tensor, Tensor | None, Bits4 | None]  # a weight (n, k), bias (n,), and what it is in 4 bits
+Numbers = tuple[Tensor, Tensor | None, Codes | None]  # a weight (n, k), bias (n,), and what it is in few bits
 
 
 class Pack(Protocol):
     """Makes a packed linear of a weight (n, k) and bias (n,)."""
 
-    def __call__(self, weight: Tensor, bias: Tensor | None, codes: Bits4 | None = None, /) -> Packed:
-        """Return it; a weight that is given in 4 bits, too, has no other numbers."""
+    def __call__(self, weight: Tensor, bias: Tensor | None, codes: Codes | None = None, /) -> Packed:
+        """Return it; a weight that is given in few bits, too, has no other numbers."""
 
 
 class NativePack(Protocol):
     """Packs for the C extension."""
 
-    def __call__(self, weight: Tensor, bias: Tensor | None, codes: Bits4 | None = None, /) -> NativeLinear:
+    def __call__(self, weight: Tensor, bias: Tensor | None, codes: Codes | None = None, /) -> NativeLinear:
         """Return it, as above."""
 
 
@@ -74,7 +75,7 @@ class NativeLinear(Packed):
         """Return the linear again; one in 4 bits stays so."""
         codes = self.packed.bits4()
         if codes is not None:
-            return make_bits4(codes, self._bias)
+            return make_quantised(codes, self._bias)
         return make_linear(self.packed.unpack(), self._bias)
 
     @property
@@ -142,9 +143,10 @@ def native_pack(
     that pays. `arena` is for what doesn't stay: its memory goes back.
     """
 
-    def pack(weight: Tensor, bias: Tensor | None, codes: Bits4 | None = None, /) -> NativeLinear:
+    def pack(weight: Tensor, bias: Tensor | None, codes: Codes | None = None, /) -> NativeLinear:
         if codes is not None:
             assert kind is None, "what is rounded isn't kept in 4 bits"
+            assert isinstance(codes, Bits4), "8 bits are kept on devices"
             found = codes.packable()
             assert found is not None, "only those are kept"
             return NativeLinear(PackedLinear.of_bits4(library, found, bias, arena), bias)
@@ -158,7 +160,7 @@ def native_pack(
     return pack
 
 
-def reorder(weight: Tensor, bias: Tensor | None, codes: Bits4 | None = None, /) -> Packed:
+def reorder(weight: Tensor, bias: Tensor | None, codes: Codes | None = None, /) -> Packed:
     """Pack for torch alone."""
     weight = weight if codes is None else codes.expand()
     return ReorderedLinear(weight, bias)
@@ -206,7 +208,7 @@ def pack_linears(model: nn.Module, pack: Pack, bypassed: Container[nn.Module] = 
 
 
 def numbers_of(linear: nn.Module) -> Numbers:
-    """Return what a linear is packed of: its weight (n, k) and bias, of 4 bits these in place of numbers."""
+    """Return what a linear is packed of: its weight (n, k) and bias; if it is in few bits, these instead."""
     codes = codes_of(linear)
     if codes is None:
         return (*weight_and_bias(linear), None)
@@ -239,7 +241,7 @@ def make_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 def drop_weight(module: nn.Module) -> None:
     """Free a weight that is packed now, although something may still hold its module."""
     module._parameters["weight"] = None
-    if isinstance(module, Bits4Linear):
+    if isinstance(module, QuantisedLinear):
         module.codes = None
 
 

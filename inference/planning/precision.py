@@ -100,15 +100,16 @@ def rounds_inputs(config: EngineConfig, library: Library | None) -> bool:
     return asked and library is not None and library.has_bf16
 
 
-def keeps_bits4(config: EngineConfig, library: Library | None, *, on_device: bool) -> bool:
-    """Return whether weights can be in 4 bits; of shards and of what rounds they can't.
+def kept_bits(config: EngineConfig, library: Library | None, *, on_device: bool) -> tuple[int, ...]:
+    """Return in which bits weights can stay; those of shards and of what rounds in none.
 
     With AMX those of files are expanded: it multiplies 16 bits faster than other instructions 4. `on_device`:
     it computes as GPUs do, by kernels of its own.
     """
-    keeps = config.compress_weights and config.narrow_weights and config.shards == 1
+    if not config.compress_weights or not config.narrow_weights or config.shards > 1:
+        return ()
     if on_device:
-        return keeps and config.native_kernels
-    if library is None or (library.has_amx and config.model.quantize not in FOUR_BITS):
-        return False
-    return keeps and config.model.quantize != INT8 and not rounds_inputs(config, library)
+        return (4, 8) if config.native_kernels else ()
+    if library is None or config.model.quantize == INT8 or rounds_inputs(config, library):
+        return ()
+    return () if library.has_amx and config.model.quantize not in FOUR_BITS else (4,)

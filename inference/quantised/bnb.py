@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from inference.quantised.bits4 import Bits4, packed_bytes
+from inference.quantised.bits8 import Bits8, bytes_in_8_bits
 from inference.quantised.expansion import BLOCK, Expansion, Found, Parts, Table
 from inference.quantised.method import Method
 
@@ -32,7 +33,12 @@ def find(table: Table, method: Method) -> Found:
         weight = f"{prefix}.weight"
         shape = table.get(weight, ("I8",), (None, None)).shape
         table.get(name, ("F32",), shape[:1])
-        found.weights[weight] = Expansion(shape, {"weight": weight, "scale": name}, _expand_int8)
+        found.weights[weight] = Expansion(
+            *(shape, {"weight": weight, "scale": name}, _expand_int8),
+            codes=_bits8,
+            codes_bytes=bytes_in_8_bits(shape[0], shape[1], shape[1]),
+            bits=8,
+        )
         found.notes.add("8 bits by rows")
     for name in table.tensors:
         if _STATE in name:
@@ -119,6 +125,11 @@ def _scales(parts: Parts, nested: int | None, offset: float) -> Tensor:
         return scale
     each = torch.arange(len(scale)) // nested
     return parts["levels"][scale.int()] * parts["scale"][each] + offset
+
+
+def _bits8(parts: Parts) -> Bits8:
+    weight = parts["weight"].contiguous()
+    return Bits8(weight, weight.shape[1], parts["scale"][:, None] / _LARGEST)
 
 
 def _bits4(parts: Parts, *, shape: tuple[int, int], block: int, nested: int | None, offset: float) -> Bits4:

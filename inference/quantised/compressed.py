@@ -16,6 +16,7 @@ from torch import Tensor
 
 from inference.quantised.bits import scale_groups, unpack, words_for
 from inference.quantised.bits4 import Bits4, packed_bytes, whole_numbers
+from inference.quantised.bits8 import LEAST_RUN, Bits8, bytes_in_8_bits
 from inference.quantised.expansion import Expansion, Found, Parts, Table, spans
 from inference.quantised.float8 import IDLE
 from inference.quantised.method import Method
@@ -97,12 +98,16 @@ def _packed(table: Table, name: str, prefix: str, groups: list[dict[str, Any]], 
         table.get(parts["order"], ("I32", "I64"), (columns,))
     found.notes.add(f"{bits} bits in groups of {size}" if count > 1 else f"{bits} bits by rows")
     expand = partial(_expand, bits=bits, size=size, table=table, name=name)
-    kept = packed_bytes(rows, columns, size, zeros="zero" in parts) if bits == 4 else 0
+    kept = 0
+    if bits == 4:
+        kept = packed_bytes(rows, columns, size, zeros="zero" in parts)
+    elif bits == 8 and "zero" not in parts and (size == columns or size % LEAST_RUN == 0):
+        kept = bytes_in_8_bits(rows, columns, size)
     if kept and "order" in parts:
         order = {"order": table.content(parts["order"]), "scale": table.content(scale)}
         kept = kept if _order(order, table, name, size) is None else 0
-    codes = partial(_bits4, columns=columns, size=size) if kept else None
-    return Expansion((rows, columns), parts, expand, codes, kept)
+    codes = partial(_bits4 if bits == 4 else _bits8, columns=columns, size=size) if kept else None
+    return Expansion((rows, columns), parts, expand, codes, kept, bits)
 
 
 def _shape(table: Table, prefix: str) -> tuple[int, int]:
@@ -167,6 +172,12 @@ def _bits4(parts: Parts, *, columns: int, size: int) -> Bits4:
     scales = scales.expand(rows, 1) if scales.numel() == 1 else scales
     octets = words.view(torch.uint8)[:, : -(-columns // 2)]
     return whole_numbers(octets, columns, size, scales, zeros)
+
+
+def _bits8(parts: Parts, *, columns: int, size: int) -> Bits8:
+    codes, scales = unpack(parts["words"], 8, columns), parts["scale"].float()
+    scales = scales.expand(len(codes), 1) if scales.numel() == 1 else scales
+    return Bits8((codes ^ 128).view(torch.int8), size, scales)
 
 
 def _order(parts: Parts, table: Table, name: str, size: int) -> Tensor | None:

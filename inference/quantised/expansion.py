@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from inference.errors import ModelUnavailable
 from inference.files.safetensors import Tensor
-from inference.quantised.bits4 import Bits4
+from inference.quantised.codes import Codes
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,7 @@ BLOCK = 1024 * 1024  # numbers that a thread expands at once
 
 Parts = Mapping[str, "torch.Tensor"]
 Expand = Callable[[Parts, "torch.Tensor"], None]  # fills the weight, whatever its dtype
-Codes = Callable[[Parts], Bits4]
+ReadCodes = Callable[[Parts], Codes]
 Read = Callable[[str], "torch.Tensor"]  # a tensor of the files, by its name
 
 
@@ -29,8 +29,9 @@ class Expansion:
     shape: tuple[int, ...]
     parts: Mapping[str, str]  # names in the files, by what they are to `expand`
     expand: Expand
-    bits4: Codes | None = None  # the same in 4 bits, if it is stored so, and can be computed with so
-    bits4_bytes: int = 0  # that this takes at most
+    codes: ReadCodes | None = None  # the same in few bits, if it is stored so, and can be computed with so
+    codes_bytes: int = 0  # that this takes at most
+    bits: int = 4  # of a code
 
     @property
     def count(self) -> int:

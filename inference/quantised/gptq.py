@@ -15,10 +15,12 @@ from torch import Tensor
 from inference.errors import ModelUnavailable
 from inference.quantised.bits import WORD, scale_groups, unpack, words_for
 from inference.quantised.bits4 import Bits4, packed_bytes, whole_numbers
+from inference.quantised.bits8 import LEAST_RUN, Bits8, bytes_in_8_bits
 from inference.quantised.expansion import Expansion, Found, Parts, Table, spans
 from inference.quantised.method import Method
 
 _BITS = (2, 3, 4, 8)
+_MIDDLE = 128  # of 8 bits, the zero point of weights that are as large up as down
 _FLOATS = ("F16", "BF16", "F32")
 _FORMATS = {"": 1, "gptq": 1, "gptq_v2": 0}  # what is added to zero points
 
@@ -64,10 +66,13 @@ def _weight(table: Table, method: Method, name: str, prefix: str, added: int, fo
     found.notes.add(f"{bits} bits in groups of {size}" if groups > 1 else f"{bits} bits by rows")
     expand = partial(_expand, bits=bits, size=size, added=added, name=name)
     kept = packed_bytes(rows, columns, size, zeros=True) if bits == 4 else 0
+    if bits == 8 and (size == columns or size % LEAST_RUN == 0):
+        zeros = (unpack(table.content(parts["zeros"]), 8, rows) + added) & 255
+        kept = bytes_in_8_bits(rows, columns, size) if bool((zeros == _MIDDLE).all()) else 0
     if kept and "order" in parts:
         kept = kept if _order(table.content(parts["order"]), groups, size, name) is None else 0
-    codes = partial(_bits4, size=size, added=added) if kept else None
-    return Expansion((rows, columns), parts, expand, codes, kept)
+    codes = partial(_bits4, size=size, added=added) if bits == 4 else partial(_bits8, size=size)
+    return Expansion((rows, columns), parts, expand, codes if kept else None, kept, bits)
 
 
 def _check_bits(table: Table, method: Method, bits: int, prefix: str) -> None:
@@ -90,6 +95,11 @@ def _bits4(parts: Parts, *, size: int, added: int) -> Bits4:
     words, rows = parts["words"].T.contiguous(), parts["words"].shape[1]
     zeros = (unpack(parts["zeros"], 4, rows) + added) & 15
     return whole_numbers(words.view(torch.uint8), 8 * words.shape[1], size, parts["scales"].T, zeros.T)
+
+
+def _bits8(parts: Parts, *, size: int) -> Bits8:
+    octets = parts["words"].T.contiguous().view(torch.uint8)
+    return Bits8((octets ^ _MIDDLE).view(torch.int8), size, parts["scales"].T.float())
 
 
 def _order(order: Tensor, groups: int, size: int, name: str) -> Tensor | None:

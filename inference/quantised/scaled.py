@@ -15,11 +15,13 @@ from torch import Tensor
 
 from inference.quantised.bits import FP4_LEVELS, fp4, power_of_two
 from inference.quantised.bits4 import Bits4, packed_bytes
+from inference.quantised.bits8 import LEAST_RUN, Bits8, bytes_in_8_bits
 from inference.quantised.expansion import Expansion, Parts, Table, spans
 
 FP8 = ("F8_E4M3", "F8_E5M2")
 NUMBERS = ("F32", "F16", "BF16")
 EXPONENTS = ("U8", "F8_E8M0")
+
 
 Block = tuple[int, int]  # rows and columns that share a scale
 
@@ -33,7 +35,12 @@ def scaled(table: Table, name: str, scale: str, block: Block | None) -> Expansio
     if len(shape) < 2:
         raise table.refusal(f"have `{name}` with {len(shape)} dimensions")
     _check_scales(table, scale, shape, block)
-    return Expansion(shape, {"weight": name, "scale": scale}, partial(_expand, block=block))
+    parts, expand = {"weight": name, "scale": scale}, partial(_expand, block=block)
+    group = _group(shape, table.tensors[scale].shape, block)
+    if not group:
+        return Expansion(shape, parts, expand)
+    codes = partial(_bits8, block=block, group=group)
+    return Expansion(shape, parts, expand, codes, bytes_in_8_bits(shape[0], shape[1], group), bits=8)
 
 
 def packed_fp4(
@@ -115,6 +122,21 @@ def _as_matrices(scale: Tensor) -> Tensor:
     if scale.dim() == 1:
         return scale.view(1, -1, 1)
     return scale.reshape(-1, *scale.shape[-2:])
+
+
+def _group(shape: tuple[int, ...], scales: tuple[int, ...], block: Block | None) -> int:
+    """Return how many neighbouring inputs of a matrix share a scale, 0 if kernels don't take so many."""
+    if len(shape) > 2:
+        return 0
+    count = scales[1] if len(scales) == 2 else 1
+    group = shape[1] if count == 1 else (block[1] if block else shape[1] // count)
+    return group if count == 1 or (count < shape[1] and group % LEAST_RUN == 0) else 0
+
+
+def _bits8(parts: Parts, *, block: Block | None, group: int) -> Bits8:
+    weight, (scale,) = parts["weight"].contiguous(), _as_matrices(as_numbers(parts["scale"]))
+    down = _each(len(weight), len(scale), block[0] if block else 0)
+    return Bits8(weight, group, scale[down])
 
 
 def _bits4(parts: Parts, *, size: int, divide: bool) -> Bits4:

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from inference.errors import ModelUnavailable
 from inference.files.safetensors import Tensor
 from inference.quantised import awq, bnb, compressed, float8, gptq, mxfp4
-from inference.quantised.bits4 import Bits4
+from inference.quantised.codes import Codes
 from inference.quantised.expansion import BLOCK, Expansion, Found, Table
 from inference.quantised.method import NARROW, NARROW_FLOATS, ORIGINAL, Method
 
@@ -53,11 +53,12 @@ class Stored:
         """Return what was found and what becomes of it as one line for a person."""
         return self.said()
 
-    def said(self, kept: int = 0) -> str:
-        """Return the same where so many of the weights stay in 4 bits."""
+    def said(self, kept: Collection[str] = ()) -> str:
+        """Return the same where these of the weights stay in the bits that they have."""
         becomes = f"expanded to {_NAMES[self.dtype]}"
         if kept:
-            becomes = "kept in 4 bits" + (f", some {becomes}" if kept < len(self.weights) else "")
+            bits = " and ".join(map(str, sorted({self.weights[name].bits for name in kept})))
+            becomes = f"kept in {bits} bits" + (f", some {becomes}" if len(kept) < len(self.weights) else "")
         return f"{', '.join((self.method.name, *self.notes))}, {becomes}"
 
     @property
@@ -80,7 +81,7 @@ class Stored:
 
 
 class Kept:
-    """A weight that stays in 4 bits: a loader gets none of its numbers, and no memory is taken for them."""
+    """A weight that stays in few bits: a loader gets none of its numbers, and no memory is taken for them."""
 
     def __init__(self, expansion: Expansion, dtype: torch.dtype, read: Callable[[str], torch.Tensor]) -> None:
         self._expansion = expansion
@@ -91,10 +92,10 @@ class Kept:
         """Return what has the weight's shape, all of one number."""
         return torch.zeros(1, dtype=self._dtype).expand(self._expansion.shape)
 
-    def bits4(self) -> Bits4:
+    def codes(self) -> Codes:
         """Return the weight; raise ModelUnavailable if its tensors hold what can't be."""
-        assert self._expansion.bits4 is not None, "only such weights are kept"
-        return self._expansion.bits4({role: self._read(name) for role, name in self._expansion.parts.items()})
+        assert self._expansion.codes is not None, "only such weights are kept"
+        return self._expansion.codes({role: self._read(name) for role, name in self._expansion.parts.items()})
 
 
 class Weight:
@@ -178,7 +179,7 @@ def expanded(
     """Have the files' tensors by name as a loader takes them, each quantised one expanded when it is.
 
     `turned`: the weights that the model has as (in, out), by its names; files may leave the first part out.
-    `kept`: those that stay in 4 bits, as `Kept`; `kept_as` is what the loader would make of them.
+    `kept`: those that stay in few bits, as `Kept`; `kept_as` is what the loader would make of them.
     """
 
     def turns(name: str) -> bool:

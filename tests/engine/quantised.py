@@ -116,9 +116,17 @@ def words(numbers: Whole, bits: int) -> Tensor:
 
 
 def whole(
-    weight: Floats, bits: int, groups: NDArray[np.int64], scales_in: Any = np.float16
+    weight: Floats,
+    bits: int,
+    groups: NDArray[np.int64],
+    scales_in: Any = np.float16,
+    *,
+    symmetric: bool = False,
 ) -> tuple[Any, ...]:
-    """Return numbers (out, in), scales and zero points (out, groups), and the weight that they stand for."""
+    """Return numbers (out, in), scales and zero points (out, groups), and the weight that they stand for.
+
+    `symmetric`: zero points are in the middle.
+    """
     rows, columns = weight.shape
     count = int(groups.max()) + 1
     scales, zeros = np.zeros((rows, count), np.float32), np.zeros((rows, count), np.int64)
@@ -127,8 +135,10 @@ def whole(
         for group in range(count):
             own = np.flatnonzero(groups == group)
             low, high = min(weight[row, own].min(), 0.0), max(weight[row, own].max(), 0.0)
+            if symmetric:
+                low, high = min(low, -high), max(high, -low)
             scale = np.float32(scales_in(max((high - low) / (2**bits - 1), 1e-3)))
-            zero = min(round(-low / scale), 2**bits - 1)
+            zero = 2 ** (bits - 1) if symmetric else min(round(-low / scale), 2**bits - 1)
             scales[row, group], zeros[row, group] = scale, zero
             for column in own:
                 number = min(max(round(weight[row, column] / scale) + zero, 0), 2**bits - 1)
@@ -137,7 +147,15 @@ def whole(
     return numbers, scales, zeros, expanded
 
 
-def gptq(bits: int, size: int, *, order: bool = False, stored_less: int = 1, g_idx: bool = True) -> Packer:
+def gptq(
+    bits: int,
+    size: int,
+    *,
+    order: bool = False,
+    stored_less: int = 1,
+    g_idx: bool = True,
+    symmetric: bool = False,
+) -> Packer:
     """Return what packs GPTQ; `order`: groups are of inputs that don't lie side by side."""
 
     def pack(weight: Floats, random: np.random.Generator) -> Packed:
@@ -145,7 +163,7 @@ def gptq(bits: int, size: int, *, order: bool = False, stored_less: int = 1, g_i
         groups = np.arange(columns) // (columns if size == -1 else size)
         if order:
             random.shuffle(groups)
-        numbers, scales, zeros, expanded = whole(weight, bits, groups)
+        numbers, scales, zeros, expanded = whole(weight, bits, groups, symmetric=symmetric)
         found = {
             "qweight": words(numbers, bits).T,
             "qzeros": words((zeros.T - stored_less) % 2**bits, bits),

@@ -44,6 +44,9 @@ FORMATS = {
     "gptq by g_idx": Format(packed.gptq(4, 32, order=True), GPTQ | {"bits": 4, "group_size": 32}),
     "gptq without g_idx": Format(packed.gptq(4, 32, g_idx=False), GPTQ | {"bits": 4, "group_size": 32}),
     "gptq in 8 bits": Format(packed.gptq(8, -1), GPTQ | {"bits": 8, "group_size": -1}),
+    "gptq in 8 bits, symmetric": Format(
+        packed.gptq(8, 32, symmetric=True), GPTQ | {"bits": 8, "group_size": 32}
+    ),
     "gptq in 3 bits": Format(packed.gptq(3, 32), GPTQ | {"bits": 3, "group_size": 32}, BFLOAT16),
     "gptq in 2 bits": Format(packed.gptq(2, 16), GPTQ | {"bits": 2, "group_size": 16}),
     "gptq v2": Format(

@@ -15,9 +15,9 @@ from inference.gpu.linears import Multiplier  # noqa: E402
 from inference.gpu.model import EagerRunner  # noqa: E402
 from inference.gpu.ops import Weight  # noqa: E402
 from inference.levels.proof import proof_prompts  # noqa: E402
-from inference.models.bits4 import keep_bits4  # noqa: E402
 from inference.models.layers import OtherShape  # noqa: E402
 from inference.models.paged import use_paged_attention  # noqa: E402
+from inference.models.quantised import keep_codes  # noqa: E402
 from inference.quantised.rounding4 import round_rows  # noqa: E402
 from tests.unit.inference.gpu.device_models import (  # noqa: E402
     BLOCKS,
@@ -134,7 +134,7 @@ def test_layers_in_4_bits_compute_what_they_do_expanded(family: str, dtype: Dtyp
         if name != "lm_head":
             codes = round_rows(module.weight.cpu(), "nf4").to(DEVICE)
             linears(expanded)[name].weight.copy_(codes.expand())
-            keep_bits4(module, codes, dtype)
+            keep_codes(module, codes, dtype)
     own = own_logits(kept)
     stack, plain = build(kept), build(expanded)
     assert len(stack.packed) == 4 * len(kept.model.layers)

@@ -15,7 +15,7 @@ from inference.gpu.ops import Ops, torch_ops, triton_ops  # noqa: E402
 from inference.gpu.stack import DeviceLayer  # noqa: E402
 from inference.levels.served import Level, Served  # noqa: E402
 from inference.loading.level import Options, bring_up  # noqa: E402
-from inference.models.bits4 import keep_bits4  # noqa: E402
+from inference.models.quantised import keep_codes  # noqa: E402
 from inference.quantised.rounding4 import round_rows  # noqa: E402
 from tests.unit.inference.gpu.device_models import (  # noqa: E402
     BLOCKS,
@@ -162,11 +162,11 @@ def test_tritons_kernels_give_them_of_weights_in_4_bits(deterministic: bool) -> 
     model = device_toy("llama", num_hidden_layers=1)
     for module in model.model.modules():
         if type(module) is torch.nn.Linear:
-            keep_bits4(module, round_rows(module.weight.cpu(), "fp4").to(model.device))
+            keep_codes(module, round_rows(module.weight.cpu(), "fp4").to(model.device))
     expected = own_logits(model)
     served = serve(model, triton_ops(deterministic=deterministic))
     assert served.level is Level.FUSED
-    assert served.keeps_bits4
+    assert served.keeps_codes
     assert served.exact is deterministic
     assert apart(logits(served, 40), expected) < NEAR
 

@@ -14,7 +14,7 @@ from inference.gpu.linears import Deadline, DeviceLinear, Multiplier, SwappedLin
 from inference.gpu.ops import GatedWay, Way, Weight  # noqa: E402
 from inference.gpu.torch_ops import TorchOps  # noqa: E402
 from inference.quantised.bits4 import Bits4  # noqa: E402
-from inference.quantised.blocks4 import Blocks4  # noqa: E402
+from inference.quantised.blocks import Blocks, Numbers  # noqa: E402
 from inference.quantised.rounding4 import round_rows  # noqa: E402
 
 
@@ -246,7 +246,7 @@ def test_swapped_linear_in_4_bits_is_the_one_that_was_there(bias: bool) -> None:
 def test_ways_are_chosen_by_how_a_weight_is_in_4_bits_too() -> None:
     class Kernels(Ways):
         def ways(self, rows: int, weight: Weight) -> Iterator[Way]:
-            if isinstance(weight, Blocks4) and weight.offset is None:
+            if isinstance(weight, Blocks) and weight.numbers is Numbers.LEVELS:
                 yield Way("fast", self._way("fast", lambda x, w, b: linear(x, w.expand(), b)))
 
     ops = Kernels()

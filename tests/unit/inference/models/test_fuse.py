@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from inference.models.bits4 import Bits4Linear, keep_bits4  # noqa: E402
 from inference.models.fuse import merge_linears  # noqa: E402
+from inference.models.quantised import QuantisedLinear, keep_codes  # noqa: E402
 from inference.quantised.rounding4 import round_rows  # noqa: E402
 
 
@@ -105,14 +105,14 @@ def test_linears_in_4_bits_become_one_in_4_bits(x: Tensor, bias: bool) -> None:
     block = Attention(bias=bias)
     for name in ("q", "k", "v"):
         own = getattr(block, name)
-        keep_bits4(own, round_rows(own.weight.detach(), "nf4"))
+        keep_codes(own, round_rows(own.weight.detach(), "nf4"))
     expected = block(x)
     (merge,) = merge_linears(block, lambda: block(x))
     joint = merge.parent.get_submodule(merge.names[0]).joint
-    assert isinstance(joint, Bits4Linear)
+    assert isinstance(joint, QuantisedLinear)
     assert torch.equal(block(x), expected)
     merge.undo()
-    assert all(isinstance(getattr(block, name), Bits4Linear) for name in merge.names)
+    assert all(isinstance(getattr(block, name), QuantisedLinear) for name in merge.names)
     assert torch.equal(block(x), expected)
 
 
@@ -120,5 +120,5 @@ def test_linears_in_4_bits_that_are_unlike_stay_apart(x: Tensor) -> None:
     block = Attention()
     for name, kind in (("q", "nf4"), ("k", "fp4")):
         own = getattr(block, name)
-        keep_bits4(own, round_rows(own.weight.detach(), kind))
+        keep_codes(own, round_rows(own.weight.detach(), kind))
     assert merge_linears(block, lambda: block(x)) == []

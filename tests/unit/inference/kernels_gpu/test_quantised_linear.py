@@ -6,23 +6,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from inference.kernels.gpu.bits4_linear import Bits4Tile, bits4_linear, bits4_tiles, expand_bits4
 from inference.kernels.gpu.linear import processors
+from inference.kernels.gpu.quantised_linear import (
+    QuantisedTile,
+    expand_blocks,
+    quantised_linear,
+    quantised_tiles,
+)
 from inference.quantised.bits4 import Bits4, pack_codes, whole_numbers
-from inference.quantised.blocks4 import Blocks4
+from inference.quantised.bits8 import Bits8
+from inference.quantised.blocks import Blocks
 from tests.unit.inference.triton_device import DEVICE, INTERPRETED
 
 TOLERANCES = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # relative, of norms
-FORMS = ("one zero point", "zero points", "levels")
+FORMS = ("one zero point", "zero points", "levels", "int8", "e4m3", "e5m2")
+
+EIGHT_BITS = {"int8": torch.int8, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
 
 
-def make(form: str, outputs: int, inner: int, group: int, dtype: torch.dtype) -> Blocks4:
+def make(form: str, outputs: int, inner: int, group: int, dtype: torch.dtype) -> Blocks:
     """Return a random weight on the device."""
     generator = torch.Generator().manual_seed(5)
+    if form in EIGHT_BITS:
+        numbers = torch.randn(outputs, inner, generator=generator) * 20
+        codes = (numbers.round() if form == "int8" else numbers / 40).to(EIGHT_BITS[form])
+        scales = torch.rand(outputs, -(-inner // group), generator=generator) + 0.5
+        return Blocks.of(Bits8(codes, group, scales), dtype).to(DEVICE)
     codes = pack_codes(torch.randint(0, 16, (outputs, inner), generator=generator, dtype=torch.uint8))
     scales = torch.rand(outputs, -(-inner // group), generator=generator) + 0.5
     if form == "levels":
@@ -32,10 +45,10 @@ def make(form: str, outputs: int, inner: int, group: int, dtype: torch.dtype) ->
         weight = whole_numbers(codes, inner, group, scales.half(), zeros)
     else:
         weight = whole_numbers(codes, inner, group, scales.bfloat16(), 8)
-    return Blocks4.of(weight, dtype).to(DEVICE)
+    return Blocks.of(weight, dtype).to(DEVICE)
 
 
-def assert_close(found: Tensor, x: Tensor, weight: Blocks4, bias: Tensor | None) -> None:
+def assert_close(found: Tensor, x: Tensor, weight: Blocks, bias: Tensor | None) -> None:
     wide, numbers = x.double(), weight.expand(torch.float32).double()
     added = numbers.new_zeros(1) if bias is None else bias.double()
     expected, size = wide @ numbers.T + added, wide.abs() @ numbers.abs().T + added.abs()
@@ -66,8 +79,8 @@ def test_rows_are_multiplied_as_the_chosen_tile_goes(
 ) -> None:
     weight = make(form, outputs, inner, group, dtype)
     x, bias = random(rows, inner, dtype=dtype), random(outputs, dtype=dtype, seed=2) if biased else None
-    tile = next(bits4_tiles(rows, weight, processors(DEVICE)))
-    assert_close(bits4_linear(x, weight, bias, tile=tile), x, weight, bias)
+    tile = next(quantised_tiles(rows, weight, processors(DEVICE)))
+    assert_close(quantised_linear(x, weight, bias, tile=tile), x, weight, bias)
 
 
 @settings(deadline=None, max_examples=30)
@@ -82,7 +95,7 @@ def test_an_expanded_weight_has_the_numbers_that_its_codes_say(
     form: str, outputs: int, inner: int, group: int, dtype: torch.dtype
 ) -> None:
     weight = make(form, outputs, inner, group, dtype)
-    assert_same(expand_bits4(weight, dtype), weight.expand())
+    assert_same(expand_blocks(weight, dtype), weight.expand())
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -90,16 +103,16 @@ def test_an_expanded_weight_has_the_numbers_that_its_codes_say(
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("rows", [1, 5, 40])
 def test_every_tile_gives_the_same_product(form: str, parts: int, blocks: int, rows: int) -> None:
-    tile = Bits4Tile(16, blocks, parts, 1 if rows == 1 else 16, 4, 3)
+    tile = QuantisedTile(16, blocks, parts, 1 if rows == 1 else 16, 4, 3)
     for inner in (128 * blocks * parts, 500):
         weight, x, bias = make(form, 37, inner, 32, torch.float32), random(rows, inner), random(37, seed=2)
-        assert_close(bits4_linear(x, weight, bias, tile=tile), x, weight, bias)
+        assert_close(quantised_linear(x, weight, bias, tile=tile), x, weight, bias)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 16, 64, 256])
 @pytest.mark.parametrize(("outputs", "inner"), [(896, 896), (4096, 14336), (5, 30)])
 def test_tiles_are_powers_of_two_that_use_the_device(rows: int, outputs: int, inner: int) -> None:
-    found = list(bits4_tiles(rows, make("levels", outputs, inner, 128, torch.bfloat16), 132))
+    found = list(quantised_tiles(rows, make("levels", outputs, inner, 128, torch.bfloat16), 132))
     assert len(set(found)) == len(found) >= 1
     for tile in found:
         assert (tile.rows == 1) == (rows == 1)
@@ -115,26 +128,26 @@ def test_tiles_are_powers_of_two_that_use_the_device(rows: int, outputs: int, in
 
 def test_a_row_has_the_same_bits_whatever_is_beside_it() -> None:
     weight, x = make("zero points", 50, 700, 64, torch.float32), random(40, 700)
-    tile = Bits4Tile(32, 1, 2, 16)
-    everything = bits4_linear(x, weight, None, tile=tile)
+    tile = QuantisedTile(32, 1, 2, 16)
+    everything = quantised_linear(x, weight, None, tile=tile)
     for rows in (2, 17, 31):
-        assert torch.equal(bits4_linear(x[:rows], weight, None, tile=tile), everything[:rows])
+        assert torch.equal(quantised_linear(x[:rows], weight, None, tile=tile), everything[:rows])
 
 
 def test_rows_may_be_parts_of_wider_ones_and_of_none() -> None:
     weight, wide = make("levels", 20, 64, 16, torch.float32), random(4, 96)
-    tile = Bits4Tile(16, 1, 1, 16)
-    apart = bits4_linear(wide[:, 16:80], weight, None, tile=tile)
-    assert torch.equal(apart, bits4_linear(wide[:, 16:80].contiguous(), weight, None, tile=tile))
-    assert bits4_linear(wide[:0, :64], weight, None, tile=tile).shape == (0, 20)
+    tile = QuantisedTile(16, 1, 1, 16)
+    apart = quantised_linear(wide[:, 16:80], weight, None, tile=tile)
+    assert torch.equal(apart, quantised_linear(wide[:, 16:80].contiguous(), weight, None, tile=tile))
+    assert quantised_linear(wide[:0, :64], weight, None, tile=tile).shape == (0, 20)
 
 
 def test_what_it_cannot_do_is_refused() -> None:
     weight = make("levels", 8, 16, 16, torch.float32)
     with pytest.raises(ValueError, match="1 row, got 2"):
-        bits4_linear(random(2, 16), weight, None, tile=Bits4Tile(4, 1, 1, 1))
+        quantised_linear(random(2, 16), weight, None, tile=QuantisedTile(4, 1, 1, 1))
     with pytest.raises(ValueError, match="side by side"):
-        bits4_linear(random(16, 2).T, weight, None, tile=Bits4Tile(4, 1, 1, 16))
+        quantised_linear(random(16, 2).T, weight, None, tile=QuantisedTile(4, 1, 1, 16))
 
 
 @pytest.mark.gpu
@@ -147,6 +160,6 @@ def test_weights_of_real_models(form: str, rows: int, outputs: int, inner: int) 
             make(form, outputs, inner, group, torch.bfloat16),
             random(rows, inner, dtype=torch.bfloat16),
         )
-        assert_same(expand_bits4(weight, x.dtype), weight.expand())
-        for tile in bits4_tiles(rows, weight, processors(DEVICE)):
-            assert_close(bits4_linear(x, weight, None, tile=tile), x, weight, None)
+        assert_same(expand_blocks(weight, x.dtype), weight.expand())
+        for tile in quantised_tiles(rows, weight, processors(DEVICE)):
+            assert_close(quantised_linear(x, weight, None, tile=tile), x, weight, None)

@@ -1,4 +1,4 @@
-"""Linears in 4 bits on the path that GPUs take, as files have them or rounded at the start."""
+"""Linears in 4 and 8 bits on the path that GPUs take, as files have them or rounded at the start."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from inference.config import EngineConfig
 from inference.errors import ModelUnavailable
@@ -19,6 +20,7 @@ from tests.engine.cores import Session, config, request
 from tests.engine.models import VOCABULARY, generate, save_model
 from tests.engine.quantised import Format, save_quantised
 from tests.engine.test_in_4_bits import AWQ, GPTQ, NF4, rounded_as
+from tests.engine.test_quantised import FORMATS as ALL_FORMATS
 from tests.engine.texts import PROMPTS, TOKENS, check_texts
 
 FORMATS = {
@@ -27,6 +29,10 @@ FORMATS = {
     "gptq in rows": Format(packed.gptq(4, -1), {"quant_method": "gptq", "bits": 4, "group_size": -1}),
     "nf4": NF4,
 }
+IN_8_BITS = (
+    *("fp8 by blocks", "fp8 by uneven blocks", "fp8 by tensors", "fp8 of fbgemm", "mxfp8", "compressed fp8"),
+    *("compressed int8", "compressed in 8 bits", "bitsandbytes int8", "gptq in 8 bits, symmetric"),
+)
 
 
 def on_device(directory: Path, quantize: str | None = None, **settings: Any) -> EngineConfig:
@@ -48,6 +54,27 @@ def test_weights_stay_in_4_bits(name: str, family: str, tmp_path: Path) -> None:
     assert session.info.quantization is not None
     assert session.info.quantization.endswith("kept in 4 bits")
     assert any(line.endswith(" MiB in 4 bits") for line in session.progress)
+    check_texts(session, model)
+    session.close()
+
+
+@pytest.mark.parametrize("family", ["llama", "stablelm"])
+@pytest.mark.parametrize("name", IN_8_BITS)
+def test_weights_stay_in_8_bits(name: str, family: str, tmp_path: Path) -> None:
+    model = save_quantised(family, tmp_path, ALL_FORMATS[name], rounded=False)
+    session = opened(on_device(tmp_path))
+    assert session.info.quantization is not None
+    assert session.info.quantization.endswith("kept in 8 bits")
+    assert any(line.endswith(" MiB in 8 bits") for line in session.progress)
+    assert any("weights" in line and "8 bits, others" in line for line in session.progress)
+    check_texts(session, model)
+    session.close()
+
+
+def test_weights_in_8_bits_that_have_zero_points_are_expanded(tmp_path: Path) -> None:
+    model = save_quantised("llama", tmp_path, ALL_FORMATS["gptq in 8 bits"])
+    session = opened(on_device(tmp_path))
+    assert session.info.quantization == "gptq, 8 bits by rows, expanded to float16"
     check_texts(session, model)
     session.close()
 
@@ -101,6 +128,28 @@ def test_weights_are_rounded_to_4_bits_at_the_start(kind: str, family: str, tmp_
     session = opened(on_device(tmp_path, quantize=f"bitsandbytes-{kind}"))
     rounded_as(model, kind)
     check_texts(session, model)
+    session.close()
+
+
+@pytest.mark.parametrize("asked", ["int8", "eetq", "bitsandbytes", "fp8"])
+def test_weights_are_rounded_to_8_bits_at_the_start(asked: str, tmp_path: Path) -> None:
+    model = save_model("llama", tmp_path)
+    session = opened(on_device(tmp_path, quantize=asked))
+    assert any(line.endswith(" MiB in 8 bits") for line in session.progress)
+    with torch.inference_mode():
+        for module in model.model.modules():
+            if isinstance(module, torch.nn.Linear):
+                scale = module.weight.abs().amax(1, keepdim=True) / 127
+                module.weight.copy_((module.weight / scale).round() * scale)
+    check_texts(session, model)
+    session.close()
+
+
+def test_files_in_4_bits_are_rounded_to_8_where_that_is_asked_for(tmp_path: Path) -> None:
+    save_quantised("llama", tmp_path, AWQ)
+    session = opened(on_device(tmp_path, quantize="int8"))
+    assert session.info.quantization == "awq, 4 bits in groups of 32, expanded to float16"
+    assert any(line.endswith(" MiB in 8 bits") for line in session.progress)
     session.close()
 
 

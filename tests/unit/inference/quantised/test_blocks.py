@@ -10,12 +10,18 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from inference.quantised.bits4 import Bits4, pack_codes, whole_numbers  # noqa: E402
-from inference.quantised.blocks4 import BLOCK, HALF, Blocks4  # noqa: E402
+from inference.quantised.bits8 import Bits8  # noqa: E402
+from inference.quantised.blocks import BLOCK, HALF, Blocks, Numbers  # noqa: E402
+from inference.quantised.codes import Codes  # noqa: E402
 
-FORMS = st.sampled_from(["one zero point", "zero points", "levels", "other whole levels"])
+EIGHT_BITS = {"int8": torch.int8, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+FORMS = st.sampled_from(["one zero point", "zero points", "levels", "other whole levels", *EIGHT_BITS])
 
 
-def make(form: str, outputs: int, inputs: int, group: int) -> Bits4:
+def make(form: str, outputs: int, inputs: int, group: int) -> Codes:
+    if form in EIGHT_BITS:
+        numbers = torch.randint(-128, 128, (outputs, inputs)).to(EIGHT_BITS[form])
+        return Bits8(numbers, group, torch.rand(outputs, -(-inputs // group)) + 0.5)
     codes = pack_codes(torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8))
     scales = torch.rand(outputs, -(-inputs // group)) + 0.5
     if form == "levels":
@@ -30,7 +36,7 @@ def make(form: str, outputs: int, inputs: int, group: int) -> Bits4:
 @given(FORMS, st.integers(1, 9), st.integers(1, 400), st.sampled_from([8, 24, 32, 64, 128, 192, 1000]))
 def test_it_is_the_same_weight(form: str, outputs: int, inputs: int, group: int) -> None:
     weight = make(form, outputs, inputs, group)
-    found = Blocks4.of(weight, torch.bfloat16)
+    found = Blocks.of(weight, torch.bfloat16)
     assert found.shape == (outputs, inputs)
     assert torch.equal(found.unpack().expand(), weight.expand())
     assert torch.equal(found.expand(), weight.expand().bfloat16())
@@ -40,7 +46,7 @@ def test_it_is_the_same_weight(form: str, outputs: int, inputs: int, group: int)
 @pytest.mark.parametrize("group", [32, 96, 128])
 def test_a_byte_has_inputs_that_are_half_a_block_apart_and_runs_have_one_scale(group: int) -> None:
     weight = make("one zero point", 3, 300, group)
-    found = Blocks4.of(weight, torch.float32)
+    found = Blocks.of(weight, torch.float32)
     numbers = torch.zeros(3, 3 * BLOCK)
     numbers[:, :300] = weight.expand()
     assert found.offset == -8
@@ -54,27 +60,39 @@ def test_a_byte_has_inputs_that_are_half_a_block_apart_and_runs_have_one_scale(g
 
 
 def test_what_kernels_count_is_told_from_what_they_look_up() -> None:
-    assert Blocks4.of(make("zero points", 4, 64, 32), torch.float16).offset == 0
-    assert Blocks4.of(make("levels", 4, 64, 32), torch.float16).offset is None
-    assert Blocks4.of(make("other whole levels", 4, 64, 32), torch.float16).offset is None
+    expected = {
+        "zero points": (Numbers.COUNTED, 0),
+        "one zero point": (Numbers.COUNTED, -8),
+        "levels": (Numbers.LEVELS, 0),
+        "other whole levels": (Numbers.LEVELS, 0),
+        "int8": (Numbers.COUNTED, -128),
+        "e4m3": (Numbers.E4M3, 0),
+        "e5m2": (Numbers.E5M2, 0),
+    }
+    for form, (numbers, offset) in expected.items():
+        found = Blocks.of(make(form, 4, 64, 32), torch.float16)
+        assert (found.numbers, found.offset) == (numbers, offset), form
 
 
 def test_forms_that_kernels_are_compiled_for_are_told_apart() -> None:
-    made = [make(form, 4, 64, 32) for form in ("one zero point", "zero points", "levels")]
+    made = [make(form, 4, 64, 32) for form in ("one zero point", "zero points", "levels", *EIGHT_BITS)]
     made += [make("levels", 4, 64, 16), make("levels", 8, 64, 32), make("levels", 4, 66, 32)]
-    assert len({Blocks4.of(each, torch.float16).form for each in made}) == len(made)
+    assert len({Blocks.of(each, torch.float16).form for each in made}) == len(made)
 
 
 def test_pieces_are_those_of_the_weight() -> None:
     weight = make("zero points", 7, 200, 64)
-    parts = Blocks4.of(weight, torch.float32).split([4, 1, 2])
+    parts = Blocks.of(weight, torch.float32).split([4, 1, 2])
     assert [part.shape for part in parts] == [(4, 200), (1, 200), (2, 200)]
     assert torch.equal(torch.cat([part.expand() for part in parts]), weight.expand())
 
 
 def test_it_goes_where_it_is_sent_as_a_whole() -> None:
-    there = Blocks4.of(make("zero points", 7, 200, 64), torch.float32).to(torch.device("meta"))
+    there = Blocks.of(make("zero points", 7, 200, 64), torch.float32).to(torch.device("meta"))
     assert there.zeros is not None
-    assert {each.device.type for each in (there.codes, there.scales, there.levels, there.zeros)} == {"meta"}
+    assert {each.device.type for each in (there.codes, there.scales, there.zeros)} == {"meta"}
     assert there.device.type == "meta"
+    levels = Blocks.of(make("levels", 7, 200, 64), torch.float32).to("meta").levels
+    assert levels is not None
+    assert levels.device.type == "meta"
     assert there.nbytes == 7 * (2 * 64 + 4 * 4 + 4 * 4)

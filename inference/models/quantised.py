@@ -1,4 +1,4 @@
-"""Linears whose weights stay in the 4 bits that their files have them in, from the files to the kernels."""
+"""Linears whose weights stay in the few bits that their files have them in, from the files to the kernels."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch.nn.functional import linear
 
 from inference.models.numberless import Numberless
 from inference.models.weights import NarrowLinear
-from inference.quantised.bits4 import Bits4
+from inference.quantised.codes import Codes
 
 _EXPANDED = 4 * 1024 * 1024  # numbers that are expanded at once
 
 
-class Bits4Linear(NarrowLinear):
+class QuantisedLinear(NarrowLinear):
     """A linear that expands its weight as it is used, some rows at a time: in float32 exactly."""
 
-    codes: Bits4 | None  # None: they are packed
+    codes: Codes | None  # None: they are packed
     computed_in: torch.dtype
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -50,34 +50,34 @@ class Bits4Linear(NarrowLinear):
         assert self.codes is not None, "it isn't packed"
         return self.codes.expand().to(self.computed_in)
 
-    def numberless(self, codes: Bits4) -> Tensor:
+    def numberless(self, codes: Codes) -> Tensor:
         """Return what stands for the weight where only its form is asked for."""
         return Numberless.of(codes.shape, self.computed_in, codes.codes.device)
 
 
-LINEARS = (nn.Linear, NarrowLinear, Bits4Linear)  # which compute what nn.Linear does
+LINEARS = (nn.Linear, NarrowLinear, QuantisedLinear)  # which compute what nn.Linear does
 
 
-def keep_bits4(module: nn.Module, codes: Bits4, dtype: torch.dtype = torch.float32) -> None:
+def keep_codes(module: nn.Module, codes: Codes, dtype: torch.dtype = torch.float32) -> None:
     """Have a plain linear compute in `dtype` with such a weight in place of its own."""
     assert type(module) is nn.Linear, "others compute something else"
     module._parameters["weight"] = None
-    module.__class__ = Bits4Linear
+    module.__class__ = QuantisedLinear
     module.__dict__["codes"] = codes
     module.__dict__["computed_in"] = dtype
 
 
-def make_bits4(codes: Bits4, bias: Tensor | None, dtype: torch.dtype = torch.float32) -> Bits4Linear:
+def make_quantised(codes: Codes, bias: Tensor | None, dtype: torch.dtype = torch.float32) -> QuantisedLinear:
     """Return a linear with such a weight."""
     n, k = codes.shape
     module = nn.Linear(k, n, bias=bias is not None, device="meta")
     if bias is not None:
         module.bias = nn.Parameter(bias, requires_grad=False)
-    keep_bits4(module, codes, dtype)
-    assert isinstance(module, Bits4Linear), "it is now"
+    keep_codes(module, codes, dtype)
+    assert isinstance(module, QuantisedLinear), "it is now"
     return module
 
 
-def codes_of(module: nn.Module) -> Bits4 | None:
-    """Return a linear's weight in 4 bits, None if it has another."""
-    return module.codes if isinstance(module, Bits4Linear) else None
+def codes_of(module: nn.Module) -> Codes | None:
+    """Return a linear's weight if it is in few bits, None if it has another."""
+    return module.codes if isinstance(module, QuantisedLinear) else None

@@ -1,9 +1,9 @@
-"""y = x @ weight.T + bias with weights in 4 bits: they are read once in 4 bits, and widened in registers.
+"""y = x @ weight.T + bias with weights in 4 or 8 bits, which are read so once, and widened in registers.
 
 One row is multiplied by plain arithmetic; more by the matrix units, the weights being the operand with
 many rows, rounded to the dtype of x as if they had been expanded. Above some number of rows it is faster
-to expand a weight as a whole (`expand_bits4`) and to multiply that: `bits4_tiles` offers what is worth to
-be measured at warm-up.
+to expand a weight as a whole (`expand_blocks`) and to multiply that: `quantised_tiles` offers what is
+worth to be measured at warm-up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from inference.kernels.gpu.interpreter import interpreted
 from inference.kernels.gpu.launching import launch
 from inference.kernels.gpu.linear import add_parts
 from inference.kernels.gpu.overlap import await_earlier
-from inference.quantised.blocks4 import BLOCK, HALF, Blocks4
+from inference.quantised.blocks import BLOCK, Blocks, Numbers
 
 MOST_ROWS = 256
 _LEAST_ROWS, _MOST_TOGETHER = 16, 64  # that the matrix units multiply at once
@@ -31,7 +31,7 @@ _BASE = 2.0**23  # whose last bits are 0, and from which on floats are whole num
 
 
 @dataclass(frozen=True, slots=True)
-class Bits4Tile:
+class QuantisedTile:
     """How a program goes through the weights."""
 
     outputs: int  # rows of the weights
@@ -42,8 +42,8 @@ class Bits4Tile:
     stages: int = 3  # turns whose loads are in flight
 
 
-def bits4_linear(x: Tensor, weight: Blocks4, bias: Tensor | None, *, tile: Bits4Tile) -> Tensor:
-    """Return (M, N) of inputs (M, K), a weight (N, K) in 4 bits and a bias (N,).
+def quantised_linear(x: Tensor, weight: Blocks, bias: Tensor | None, *, tile: QuantisedTile) -> Tensor:
+    """Return (M, N) of inputs (M, K), a weight (N, K) and a bias (N,).
 
     Raises ValueError if the numbers of a row don't lie side by side, or for several rows without the matrix
     units.
@@ -74,23 +74,22 @@ def bits4_linear(x: Tensor, weight: Blocks4, bias: Tensor | None, *, tile: Bits4
     return result
 
 
-def expand_bits4(weight: Blocks4, dtype: torch.dtype) -> Tensor:
+def expand_blocks(weight: Blocks, dtype: torch.dtype) -> Tensor:
     """Return a weight (N, K) in `dtype`."""
     outputs, inner = weight.shape
     result = torch.empty(outputs, inner, dtype=dtype, device=weight.device)
-    blocks = weight.codes.shape[1] // HALF
-    at_once = 4 if blocks >= 4 else 1
+    at_once = 4 if weight.blocks >= 4 else 1
     launch(
-        _expand, (triton.cdiv(outputs, _EXPANDED), triton.cdiv(blocks, at_once)),
+        _expand, (triton.cdiv(outputs, _EXPANDED), triton.cdiv(weight.blocks, at_once)),
         *_weight(weight), result, *_sizes(weight), inner,
         OUTPUTS=_EXPANDED, BLOCKS=at_once, **_form(weight), num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip
     return result
 
 
-def bits4_tiles(rows: int, weight: Blocks4, processors: int) -> Iterator[Bits4Tile]:
+def quantised_tiles(rows: int, weight: Blocks, processors: int) -> Iterator[QuantisedTile]:
     """Yield tiles worth measuring for so many rows: one by arithmetic first, and others around it."""
-    outputs, blocks = len(weight.codes), weight.codes.shape[1] // HALF
+    outputs, blocks, row = len(weight.codes), weight.blocks, BLOCK * weight.bits // 8
     together = 1 if rows == 1 else min(max(_power(rows), _LEAST_ROWS), _MOST_TOGETHER)
     sizes = (32, 16, 8, 4) if rows == 1 else (128, 64, 32)
     known = set()
@@ -99,17 +98,17 @@ def bits4_tiles(rows: int, weight: Blocks4, processors: int) -> Iterator[Bits4Ti
         size = next((n for n in sizes if triton.cdiv(outputs, n) * across >= least * processors), sizes[-1])
         missing = _power(max(1, processors // (triton.cdiv(outputs, size) * across)))
         parts = min(missing, _power(max(1, blocks // _LEAST_BLOCKS)))
-        turn = min(max(1, _BYTES // HALF // size), _power(blocks)) if rows == 1 else 1
+        turn = min(max(1, _BYTES // row // size), _power(blocks)) if rows == 1 else 1
         for stages in _stages(rows, weight):
-            tile = Bits4Tile(size, turn, parts, together, 8 if size * together > 4096 else 4, stages)
+            tile = QuantisedTile(size, turn, parts, together, 8 if size * together > 4096 else 4, stages)
             if tile not in known:
                 known.add(tile)
                 yield tile
 
 
-def _stages(rows: int, weight: Blocks4) -> tuple[int, ...]:
+def _stages(rows: int, weight: Blocks) -> tuple[int, ...]:
     """Return how many turns' loads may be in flight; what is looked up in a table would be loaded so, too."""
-    if weight.offset is None:
+    if weight.numbers is Numbers.LEVELS:
         return (1,) if rows == 1 else (2, 1)
     return (3, 1) if rows == 1 else (4, 2)
 
@@ -118,32 +117,38 @@ def _power(number: int) -> int:
     return int(triton.next_power_of_2(number))
 
 
-def _weight(weight: Blocks4) -> tuple[Tensor, ...]:
+def _weight(weight: Blocks) -> tuple[Tensor, ...]:
     """Return what kernels read of a weight."""
-    zeros = weight.scales if weight.zeros is None else weight.zeros
-    return weight.codes, weight.scales, zeros, weight.levels
+    zeros, levels = weight.zeros, weight.levels
+    return (
+        weight.codes,
+        weight.scales,
+        weight.scales if zeros is None else zeros,
+        weight.scales if levels is None else levels,
+    )
 
 
-def _sizes(weight: Blocks4) -> tuple[int | float, ...]:
-    """Return what kernels are told of its sizes, and of its levels."""
-    (outputs, inner), groups = weight.shape, weight.scales.shape[1]
-    return outputs, inner, weight.codes.shape[1] // HALF, groups, _BASE - float(weight.offset or 0)
+def _sizes(weight: Blocks) -> tuple[int | float, ...]:
+    """Return what kernels are told of its sizes, and of its numbers."""
+    return *weight.shape, weight.blocks, weight.scales.shape[1], _BASE - weight.offset
 
 
-def _form(weight: Blocks4) -> dict[str, int | bool]:
+def _form(weight: Blocks) -> dict[str, int | bool]:
     """Return what kernels are compiled for."""
     return {
+        "BITS": weight.bits,
+        "NUMBERS": int(weight.numbers),
         "GROUP": weight.group,
         "RUN": weight.run,
         "ZEROS": weight.zeros is not None,
-        "TABLE": weight.offset is None,
     }
 
 
 @triton.jit
 def _numbers(
     codes_ptr, scales_ptr, zeros_ptr, levels_ptr, n, block, outputs, blocks, groups, base,
-    BLOCKS: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr, ZEROS: tl.constexpr, TABLE: tl.constexpr,
+    BLOCKS: tl.constexpr, BITS: tl.constexpr, NUMBERS: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr,
+    ZEROS: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Return the numbers of both halves of blocks, (OUTPUTS, runs, RUN) each, in float32.
 
@@ -154,13 +159,17 @@ def _numbers(
     at = block + run // PER
     inside = ((n[:, None] < outputs) & (at[None, :] < blocks))[:, :, None]
     row = n.to(tl.int64)[:, None, None]
-    byte = (block * 64 + run * RUN)[None, :, None] + tl.arange(0, RUN)[None, None, :]
-    codes = tl.load(codes_ptr + row * (blocks * 64) + byte, mask=inside, other=0).to(tl.int32)
+    byte = row * (blocks * (16 * BITS)) + (block * (16 * BITS) + run // PER * (16 * BITS))[None, :, None]
+    byte += (run % PER * RUN)[None, :, None] + tl.arange(0, RUN)[None, None, :]
+    codes = tl.load(codes_ptr + byte, mask=inside, other=0).to(tl.int32)
+    if BITS == 4:
+        low, high = codes & 15, codes >> 4
+    else:
+        low, high = codes, tl.load(codes_ptr + byte + 64, mask=inside, other=0).to(tl.int32)
+    low, high = _levels(low, levels_ptr, base, NUMBERS), _levels(high, levels_ptr, base, NUMBERS)
     k = at * 128 + run % PER * RUN
     group = row * groups + (k // GROUP)[None, :, None]
     scale = tl.load(scales_ptr + group, mask=inside, other=0.0)
-    low = _levels(codes & 15, levels_ptr, base, TABLE)
-    high = _levels(codes >> 4, levels_ptr, base, TABLE)
     if GROUP % 128 == 0:  # a block's halves have the same
         if ZEROS:
             zero = tl.load(zeros_ptr + group, mask=inside, other=0.0)
@@ -174,11 +183,16 @@ def _numbers(
 
 
 @triton.jit
-def _levels(codes: tl.tensor, levels_ptr: tl.tensor, base: tl.tensor, TABLE: tl.constexpr) -> tl.tensor:
-    """Return the levels of codes: by a table, or counted, which takes half the work of a conversion."""
-    if TABLE:
+def _levels(codes: tl.tensor, levels_ptr: tl.tensor, base: tl.tensor, NUMBERS: tl.constexpr) -> tl.tensor:
+    """Return the numbers of codes, as `Numbers` says: E4M3's without what scales are multiplied with."""
+    if NUMBERS == 1:
         return tl.load(levels_ptr + codes)
-    return (codes | 0x4B000000).to(tl.float32, bitcast=True) - base
+    if NUMBERS == 0:  # half the work of a conversion
+        return (codes | 0x4B000000).to(tl.float32, bitcast=True) - base
+    half = codes << 8
+    if NUMBERS == 2:  # which has a bit of exponent less
+        half = (codes & 0x80) << 8 | (codes & 0x7F) << 7
+    return half.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["base"])
@@ -186,8 +200,9 @@ def _row(
     x_ptr, codes_ptr, scales_ptr, zeros_ptr, levels_ptr, bias_ptr, out_ptr,
     x_stride, outputs, inner, blocks, groups, base, plane, out_stride, rows,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCKS: tl.constexpr, PARTS: tl.constexpr,
-    STAGES: tl.constexpr, BIAS: tl.constexpr, WHOLE: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr,
-    ZEROS: tl.constexpr, TABLE: tl.constexpr, WIDEN: tl.constexpr, OVERLAPS: tl.constexpr,
+    STAGES: tl.constexpr, BIAS: tl.constexpr, WHOLE: tl.constexpr, BITS: tl.constexpr,
+    NUMBERS: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr, ZEROS: tl.constexpr,
+    WIDEN: tl.constexpr, OVERLAPS: tl.constexpr,
 ) -> None:  # fmt: skip
     await_earlier(OVERLAPS)
     PER: tl.constexpr = 64 // RUN
@@ -206,7 +221,7 @@ def _row(
             second = tl.load(x_ptr + at + 64, mask=at + 64 < inner, other=0.0)
         low, high = _numbers(
             codes_ptr, scales_ptr, zeros_ptr, levels_ptr, n, block, outputs, blocks, groups, base,
-            BLOCKS, GROUP, RUN, ZEROS, TABLE,
+            BLOCKS, BITS, NUMBERS, GROUP, RUN, ZEROS,
         )  # fmt: skip
         total += low * first.to(tl.float32)[None, :, :]
         total += high * second.to(tl.float32)[None, :, :]
@@ -222,8 +237,9 @@ def _rows(
     x_ptr, codes_ptr, scales_ptr, zeros_ptr, levels_ptr, bias_ptr, out_ptr,
     x_stride, outputs, inner, blocks, groups, base, plane, out_stride, rows,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCKS: tl.constexpr, PARTS: tl.constexpr,
-    STAGES: tl.constexpr, BIAS: tl.constexpr, WHOLE: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr,
-    ZEROS: tl.constexpr, TABLE: tl.constexpr, WIDEN: tl.constexpr, OVERLAPS: tl.constexpr,
+    STAGES: tl.constexpr, BIAS: tl.constexpr, WHOLE: tl.constexpr, BITS: tl.constexpr,
+    NUMBERS: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr, ZEROS: tl.constexpr,
+    WIDEN: tl.constexpr, OVERLAPS: tl.constexpr,
 ) -> None:  # fmt: skip
     await_earlier(OVERLAPS)
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -245,7 +261,7 @@ def _rows(
             second = tl.load(inputs + at + 64, mask=some & (left > 64), other=0.0)
         low, high = _numbers(
             codes_ptr, scales_ptr, zeros_ptr, levels_ptr, n, block, outputs, blocks, groups, base,
-            BLOCKS, GROUP, RUN, ZEROS, TABLE,
+            BLOCKS, BITS, NUMBERS, GROUP, RUN, ZEROS,
         )  # fmt: skip
         low = tl.reshape(low.to(x_ptr.dtype.element_ty), [OUTPUTS, BLOCKS * 64])
         high = tl.reshape(high.to(x_ptr.dtype.element_ty), [OUTPUTS, BLOCKS * 64])
@@ -263,8 +279,8 @@ def _rows(
 @triton.jit(do_not_specialize=["base"])
 def _expand(
     codes_ptr, scales_ptr, zeros_ptr, levels_ptr, out_ptr, outputs, inner, blocks, groups, base, out_stride,
-    OUTPUTS: tl.constexpr, BLOCKS: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr, ZEROS: tl.constexpr,
-    TABLE: tl.constexpr, OVERLAPS: tl.constexpr,
+    OUTPUTS: tl.constexpr, BLOCKS: tl.constexpr, BITS: tl.constexpr, NUMBERS: tl.constexpr,
+    GROUP: tl.constexpr, RUN: tl.constexpr, ZEROS: tl.constexpr, OVERLAPS: tl.constexpr,
 ) -> None:  # fmt: skip
     await_earlier(OVERLAPS)
     PER: tl.constexpr = 64 // RUN
@@ -272,7 +288,7 @@ def _expand(
     block = tl.program_id(1) * BLOCKS
     low, high = _numbers(
         codes_ptr, scales_ptr, zeros_ptr, levels_ptr, n, block, outputs, blocks, groups, base,
-        BLOCKS, GROUP, RUN, ZEROS, TABLE,
+        BLOCKS, BITS, NUMBERS, GROUP, RUN, ZEROS,
     )  # fmt: skip
     run = tl.arange(0, BLOCKS * PER)
     k = ((block + run // PER) * 128 + run % PER * RUN)[:, None] + tl.arange(0, RUN)[None, :]

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn.functional import linear  # noqa: E402
 
-from inference.models.bits4 import Bits4Linear, codes_of, keep_bits4  # noqa: E402
 from inference.models.linears import drop_weight, make_linear, numbers_of, weight_and_bias  # noqa: E402
+from inference.models.quantised import QuantisedLinear, codes_of, keep_codes  # noqa: E402
 from inference.models.weights import asking_for_weights  # noqa: E402
 from inference.quantised.bits4 import Bits4, pack_codes, whole_numbers  # noqa: E402
 
@@ -24,7 +24,7 @@ def weight() -> Bits4:
 
 def kept(own: Bits4, *, bias: bool = True) -> nn.Linear:
     module = nn.Linear(32, 6, bias=bias).requires_grad_(False)
-    keep_bits4(module, own)
+    keep_codes(module, own)
     return module
 
 
@@ -87,5 +87,5 @@ def test_other_linears_are_packed_of_their_numbers() -> None:
     assert bias is None
     assert codes is None
     with pytest.raises(AssertionError, match="others compute something else"):
-        keep_bits4(nn.Embedding(3, 3), weight())
-    assert not isinstance(plain, Bits4Linear)
+        keep_codes(nn.Embedding(3, 3), weight())
+    assert not isinstance(plain, QuantisedLinear)
