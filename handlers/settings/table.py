@@ -87,9 +87,9 @@ class Settings(SwitchSettings):
         "TGI: folder that holds the weights", support=ACCEPTED, reason="give that folder as --model-id",
         metavar="FOLDER")
     quantize: str | None = row(None, quantization, MODEL,
-        "int8: keep and multiply the weights in 8 bits, on a CPU: smaller, faster, and answers change a "
-        "little. bitsandbytes-nf4: keep them in 4 bits. TGI's other methods (gptq, awq) name what the files "
-        "hold: see docs/quantised.md. none, or unset: round nothing",
+        "int8: keep the weights in 8 bits, and on a CPU multiply so, too: smaller, faster, and answers "
+        "change a little. bitsandbytes-nf4: keep them in 4 bits. TGI's other methods (gptq, awq) name what "
+        "the files hold: see docs/quantised.md. none, or unset: round nothing",
         env=("QUANTIZE", "HF_MODEL_QUANTIZE"), metavar="METHOD")
     kv_cache_dtype: str = row("auto", cache_type, MODEL,
         "number type of the KV cache: float32, or bfloat16, which takes half the memory, is read faster, and "

@@ -260,7 +260,7 @@ def _why_not(config: EngineConfig, described: PreTrainedConfig) -> str:
         return "shards have none of them"
     if not config.native_kernels:
         return "they are switched off (--native-kernels)"
-    if not (config.compress_weights and config.narrow_weights):
+    if not config.compress_weights or not config.narrow_weights:
         return "to keep weights in fewer bits is switched off"
     if described.is_encoder_decoder or has_own_code(described):
         return "models with an encoder, or with code of their own, can't be given them"

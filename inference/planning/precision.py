@@ -106,10 +106,15 @@ def kept_bits(config: EngineConfig, library: Library | None, *, on_device: bool)
     With AMX those of files are expanded: it multiplies 16 bits faster than other instructions 4. `on_device`:
     it computes as GPUs do, by kernels of its own.
     """
-    if not config.compress_weights or not config.narrow_weights or config.shards > 1:
+    if not config.compress_weights or config.shards > 1:
         return ()
     if on_device:
         return (4, 8) if config.native_kernels else ()
-    if library is None or config.model.quantize == INT8 or rounds_inputs(config, library):
+    if (
+        library is None
+        or not config.narrow_weights
+        or config.model.quantize == INT8
+        or rounds_inputs(config, library)
+    ):
         return ()
     return () if library.has_amx and config.model.quantize not in FOUR_BITS else (4,)

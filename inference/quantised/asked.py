@@ -58,5 +58,5 @@ def to_do(asked: str | None, stored: Stored | None, progress: Callable[[str], No
         return asked
     raise ModelUnavailable(
         f"--quantize {asked}: the model's files aren't quantised: leave it out, give the model whose files "
-        f"are, or {INT8}, which has them rounded on CPU"
+        f"are, or {INT8}, which has them rounded"
     )

@@ -103,7 +103,7 @@ def test_layers_that_are_put_back_are_in_4_bits_again(
     session.close()
 
 
-@pytest.mark.parametrize("off", ["compress_weights", "narrow_weights"])
+@pytest.mark.parametrize("off", ["compress_weights", "native_kernels"])
 def test_weights_in_4_bits_are_expanded_without_what_keeps_them(off: str, tmp_path: Path) -> None:
     model = save_quantised("llama", tmp_path, AWQ)
     session = opened(replace(on_device(tmp_path), **{off: False}))  # type: ignore[arg-type]
