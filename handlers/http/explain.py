@@ -22,6 +22,7 @@ Path = tuple[str | int, ...]
 BUDGET = 20_000  # values looked at: a large body must not hold the event loop
 SHOWN = 100  # characters of a value, or of a path
 FIELD = re.compile(r"(?:missing|unknown) field `([^`]+)`(?:, got|$)")  # one: of several none is meant
+NEAR = {"integer": "number"}  # 1.0 is nearer to an integer than to a text
 NAMES = {
     "string": "a string",
     "integer": "an integer",
@@ -39,7 +40,7 @@ class Misfit:
 
     path: Path
     reason: str
-    near: bool = False  # it is of a type that was expected there
+    near: bool = False  # it is of a type that was expected there, or nearly so
 
     def __str__(self) -> str:
         return f"{show_path(self.path)}: {self.reason}"
@@ -90,7 +91,7 @@ class Search:
         schema = self._resolve(schema)
         reason = _unfit(schema, value)
         if reason is not None:
-            return Misfit(path, reason, any(_is(kind, value) for kind in _declared(schema)))
+            return Misfit(path, reason, any(_is(NEAR.get(kind, kind), value) for kind in _declared(schema)))
         return next(self._inner(schema, value, path), None)
 
     def _inner(self, schema: Schema, value: Json, path: Path) -> Iterator[Misfit]:
