@@ -13,7 +13,8 @@ from handlers.access_log import AccessLog
 from handlers.account import Account, Observer
 from handlers.fleet.gateway import RELAYED, Gateway
 from handlers.fleet.paths import Paths
-from handlers.http.middleware import Edge, ErrorBoundary, cors
+from handlers.http.cors import cors
+from handlers.http.middleware import Edge, ErrorBoundary
 from handlers.settings.table import Settings
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
