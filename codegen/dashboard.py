@@ -226,7 +226,13 @@ ROWS = (
                 "Requests by worker",
                 {"{{instance}} {{worker}}": by("instance, worker", "parley_worker_requests")},
             ),
-            Panel("In flight by worker", {"{{instance}} {{worker}}": of("parley_worker_in_flight")}),
+            Panel(
+                "In flight by worker",
+                {
+                    "{{instance}} {{worker}}": of("parley_worker_in_flight"),
+                    "{{instance}} {{worker}} generating": of("parley_worker_generating"),
+                },
+            ),
             Panel("Lines of the log dropped", {"{{instance}}": rate(of("parley_log_dropped_lines"))}, "ops"),
             Panel("Served", {"": of("parley_model_info")}, "none", "table"),
         ),

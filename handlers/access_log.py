@@ -49,13 +49,19 @@ class AccessLog:
         if self._prompts:
             told["error"] = account.error
         fields |= {name: value for name, value in told.items() if value}
+        unfinished = account.unfinished()
+        requests = [request for request, _ in account.generations] + [each.request for each in unfinished]
+        names = {request.adapter: None for request in requests if request.adapter}
+        fields |= {"adapter": ",".join(names)} if names else {}
         if account.generations:
             finishes = [finish for _, finish in account.generations]
-            names = {request.adapter: None for request, _ in account.generations if request.adapter}
-            fields |= {"adapter": ",".join(names)} if names else {}
             fields |= generated(finishes, account.of_each_prompt())
             if self._prompts:
                 fields |= texts(account.generations)
+        if unfinished:  # it failed, or its client left: what had been made by then
+            fields["prompt_tokens"] = account.prompt_tokens()
+            made = sum(generation.generated_tokens for generation in unfinished)
+            fields["generated_tokens"] = fields.get("generated_tokens", 0) + made
         return fields
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Scope
 
+    from inference.frontend.client import Generation
     from inference.types import Finish, Request
 
 
@@ -35,6 +36,8 @@ class Account:
     sent_bytes: int = 0  # of the answer's body
     trace_id: str = ""  # of the trace that it is part of
     span: object = None  # of that trace; whoever traces keeps it here
+    asks: bool = False  # it counts as one that asks for generation, or for a chat's tokens
+    begun: list[Generation] = field(default_factory=list)  # that the engine took
     firsts: dict[str, str] = field(default_factory=dict)  # id of a Request: of the first with its prompt
     generations: list[tuple[Request, Finish]] = field(default_factory=list)  # that came to their end
     declinable: bool = False  # another server is asked if this one declines, and it is that one's then
@@ -57,6 +60,19 @@ class Account:
         for told in () if self.declined else self.uncounted:
             told()
         self.uncounted.clear()
+
+    def unfinished(self) -> list[Generation]:
+        """Return what was begun and didn't come to its end: it failed, or its client left."""
+        finished = {request.id for request, _ in self.generations}
+        return [generation for generation in self.begun if generation.request.id not in finished]
+
+    def prompt_tokens(self) -> int:
+        """Return how many tokens all its prompts have; each counts once, however many texts follow it."""
+        lengths = {
+            self.firsts.get(generation.request.id, generation.request.id): generation.prompt_tokens
+            for generation in self.begun
+        }
+        return sum(lengths.values())
 
     def of_each_prompt(self) -> list[Finish]:
         """Return one generation of each prompt: that of its first request, if it came to its end."""
@@ -97,6 +113,13 @@ def note_prompt(requests: Sequence[Request]) -> None:
     account = _ACCOUNT.get()
     if account is not None:
         account.firsts |= {request.id: requests[0].id for request in requests}
+
+
+def note_begun(generation: Generation) -> None:
+    """Note in the present account, if there is one, that the engine took a request."""
+    account = _ACCOUNT.get()
+    if account is not None:
+        account.begun.append(generation)
 
 
 def note_generation(request: Request, finish: Finish) -> None:

@@ -19,8 +19,9 @@ from handlers.access_log import AccessLog
 from handlers.account import Observer
 from handlers.http.call import Operation
 from handlers.http.contract import Lifespan, contract_app
+from handlers.http.cors import cors
 from handlers.http.docs import docs_app
-from handlers.http.middleware import Edge, cors
+from handlers.http.middleware import Edge
 from handlers.http.responses import Report, ResponseCheck, log_violation
 from handlers.routes.aliases import with_aliases
 from handlers.routes.cloud import compile_shapes

@@ -48,6 +48,8 @@ class InferenceError(Exception):
     It is made of words, among which members of the request stand as such. The first is the one that is wrong.
     """
 
+    within: tuple[str | int, ...] = ()  # the path to the request, where a body has several
+
     def __init__(self, *words: str | Member) -> None:
         super().__init__(*words)
 

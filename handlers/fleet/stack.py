@@ -12,12 +12,10 @@ from starlette.types import ASGIApp, Scope
 from handlers.access_log import AccessLog
 from handlers.account import Account, Observer
 from handlers.fleet.gateway import RELAYED, Gateway
-from handlers.http.middleware import Edge, ErrorBoundary, cors
-from handlers.http.server import PROBE_PATHS
+from handlers.fleet.paths import Paths
+from handlers.http.cors import cors
+from handlers.http.middleware import Edge, ErrorBoundary
 from handlers.settings.table import Settings
-
-PROBED = "health"  # the operation that all of them count as
-MODELS, READY = "/v2/models/", "/ready"  # KServe's, with a model's name between them
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
@@ -25,8 +23,8 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 def stack(gateway: Gateway, settings: Settings, lifespan: Lifespan) -> ASGIApp:
     """Return the application."""
     routed = Router(default=gateway, redirect_slashes=False, lifespan=lifespan)
-    told = (gateway.metrics, AccessLog(prompts=settings.log_prompts))
-    observers = [Unrelayed(each, settings.aip_health_route) for each in told]
+    told, paths = (gateway.metrics, AccessLog(prompts=settings.log_prompts)), Paths(settings)
+    observers = [Unrelayed(each, paths) for each in told]
     return Edge(
         cors(ErrorBoundary(routed), settings.cors_allow_origin),
         observers,
@@ -37,14 +35,11 @@ def stack(gateway: Gateway, settings: Settings, lifespan: Lifespan) -> ASGIApp:
 
 
 class Unrelayed:
-    """Has an observer hear of failures that no replica has told of; implements `Observer`.
+    """Has an observer hear of failures that no replica has told of; implements `Observer`."""
 
-    What asks whether the model is there by GET is a probe of its: `health_route` is one more path of them.
-    """
-
-    def __init__(self, observer: Observer, health_route: str | None) -> None:
+    def __init__(self, observer: Observer, paths: Paths) -> None:
         self._observer = observer
-        self._probed = frozenset((*PROBE_PATHS, health_route))
+        self._paths = paths
 
     def began(self, scope: Scope, account: Account) -> None:
         """Wait for what it becomes."""
@@ -52,10 +47,6 @@ class Unrelayed:
     def ended(self, scope: Scope, account: Account) -> None:
         """Tell of both its ends, if it was refused or has failed here."""
         if account.error_type and RELAYED not in scope["extensions"]:
-            if scope["method"] in ("GET", "HEAD") and self._is_probed(scope["path"]):
-                account.operation = PROBED
+            account.operation = self._paths.operation(scope)
             self._observer.began(scope, account)
             self._observer.ended(scope, account)
-
-    def _is_probed(self, path: str) -> bool:
-        return path in self._probed or (path.startswith(MODELS) and path.endswith(READY))

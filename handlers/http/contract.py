@@ -218,7 +218,7 @@ class ValidationStep:
         body = parse_json(raw)
         if len(raw) > self._limit and len(raw) - image_characters(body) > self._limit:
             raise too_large(self._limit)
-        ignored = self._check(body, speaks_openai=speaks_openai)
+        ignored = self._check(body, speaks_openai=speaks_openai, raw=raw)
         if "model" in ignored and self._service.names_adapter(body["model"]):
             ignored = tuple(name for name in ignored if name != "model")
         return body, header_value(ignored) if ignored else ""

@@ -13,6 +13,8 @@ from typing import Any
 
 import orjson
 
+from handlers.http.digits import to_fragment
+
 Json = Any
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
@@ -20,6 +22,7 @@ Path = tuple[str | int, ...]
 BUDGET = 20_000  # values looked at: a large body must not hold the event loop
 SHOWN = 100  # characters of a value, or of a path
 FIELD = re.compile(r"(?:missing|unknown) field `([^`]+)`(?:, got|$)")  # one: of several none is meant
+NEAR = {"integer": "number"}  # 1.0 is nearer to an integer than to a text
 NAMES = {
     "string": "a string",
     "integer": "an integer",
@@ -37,7 +40,7 @@ class Misfit:
 
     path: Path
     reason: str
-    near: bool = False  # it is of a type that was expected there
+    near: bool = False  # it is of a type that was expected there, or nearly so
 
     def __str__(self) -> str:
         return f"{show_path(self.path)}: {self.reason}"
@@ -88,7 +91,7 @@ class Search:
         schema = self._resolve(schema)
         reason = _unfit(schema, value)
         if reason is not None:
-            return Misfit(path, reason, any(_is(kind, value) for kind in _declared(schema)))
+            return Misfit(path, reason, any(_is(NEAR.get(kind, kind), value) for kind in _declared(schema)))
         return next(self._inner(schema, value, path), None)
 
     def _inner(self, schema: Schema, value: Json, path: Path) -> Iterator[Misfit]:
@@ -160,7 +163,7 @@ def show(value: Json) -> str:
         names = [f"`{name[:20]}`" for name in list(value)[:3]]
         more = ", …" if len(value) > len(names) else ""
         return f"an object with {', '.join(names)}{more}" if names else "an empty object"
-    return orjson.dumps(value).decode()
+    return orjson.dumps(value, default=to_fragment).decode()
 
 
 def show_path(path: Path) -> str:
@@ -197,8 +200,7 @@ def _children(schema: Schema, value: Json, path: Path) -> Iterator[tuple[Schema,
             if isinstance(child, Mapping):
                 yield child, member, (*path, name)
     elif isinstance(value, list) and "items" in schema:
-        for index, item in enumerate(value):
-            yield schema["items"], item, (*path, index)
+        yield from ((schema["items"], item, (*path, index)) for index, item in enumerate(value))
 
 
 def _closeness(schema: Schema, value: Json, misfit: Misfit, path: Path) -> tuple[int, int, int, bool]:
@@ -272,9 +274,8 @@ def _beyond(schema: Schema, value: Json) -> str | None:
     """Return which bound an integer passes that was read as a float, since it has more than 64 bits."""
     if not isinstance(value, float) or abs(value) < 2**63 or not value.is_integer():
         return None
-    if value < 0:
-        return _minimum(schema, value) if "minimum" in schema else None
-    return _maximum(schema, value) if "maximum" in schema else None
+    keyword, check = ("minimum", _minimum) if value < 0 else ("maximum", _maximum)
+    return check(schema, value) if keyword in schema else None
 
 
 def _required(schema: Schema, value: dict[str, Json]) -> str | None:
@@ -314,7 +315,7 @@ def _pattern(schema: Schema, value: str) -> str | None:
 def _unique(schema: Schema, value: list[Json]) -> str | None:
     if not schema["uniqueItems"]:
         return None
-    distinct = {orjson.dumps(item, option=orjson.OPT_SORT_KEYS) for item in value}
+    distinct = {orjson.dumps(item, to_fragment, orjson.OPT_SORT_KEYS) for item in value}
     return None if len(distinct) == len(value) else "expected no item twice"
 
 

@@ -1,4 +1,4 @@
-"""The layers around the contract, each plain ASGI: request id, account, header limit, CORS, errors."""
+"""The layers around the contract, each plain ASGI: request id, account, header limit, errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from handlers.account import DECLINABLE, Observer, open_account
@@ -24,11 +23,6 @@ from handlers.http.support import merged
 IGNORED = b"x-ignored-parameters"
 TOO_LATE = "Task cancelled, timeout graceful shutdown exceeded"  # uvicorn's word to what hasn't ended then
 SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-EXPOSED = (
-    *("x-request-id", "request-id", "x-ignored-parameters", "retry-after"),
-    *("x-compute-type", "x-compute-time", "x-compute-characters", "x-total-time", "x-validation-time"),
-    *("x-queue-time", "x-inference-time", "x-time-per-token", "x-prompt-tokens", "x-generated-tokens"),
-)
 
 logger = logging.getLogger("parley.connections")
 
@@ -152,25 +146,6 @@ async def _end(scope: Scope, receive: Receive, send: Send, *, started: bool) -> 
     cut: Callable[[], object] | None = scope["extensions"].get(CUT)
     if cut is not None:
         cut()
-
-
-def cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """Let browsers from `origins` call the application."""
-    guarded = CORSMiddleware(
-        app,
-        allow_origins=origins,
-        allow_methods=("GET", "POST"),
-        allow_headers=("*",),  # OpenAI's client in a browser sends a dozen of its own
-        expose_headers=EXPOSED,
-    )
-    if "*" not in origins:
-        return guarded
-
-    async def open_to_all(scope: Scope, receive: Receive, send: Send) -> None:
-        browser = scope["type"] == "http" and any(name == b"origin" for name, _ in scope["headers"])
-        await (guarded if browser else app)(scope, receive, send)
-
-    return open_to_all
 
 
 def look_at_headers(scope: Scope) -> tuple[int, str]:

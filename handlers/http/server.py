@@ -263,20 +263,34 @@ def bind(hostname: str, port: int) -> socket.socket:
     except OSError as error:
         raise _port_refused(hostname, port, error) from error
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a predecessor linger
         if by_ipv6:
             alone = not socket.has_dualstack_ipv6()
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, alone)
-        bound.bind((hostname, port))
+        _bind(bound, (hostname, port))
     except OSError as error:
         bound.close()
         raise _port_refused(hostname, port, error) from error
     return bound
 
 
+def _bind(bound: socket.socket, address: tuple[str, int]) -> None:
+    """Bind a socket for itself alone, or else beside what lingers of a predecessor's connections.
+
+    Until it listens, another one could be bound beside it, too, and only one of them would listen in the end.
+    """
+    try:
+        bound.bind(address)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+
+
 def open_port(bound: socket.socket, hostname: str, port: int) -> None:
     """Let connections come, if they can't yet; raises SettingsError if another process did so before."""
     try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # for what its connections leave behind
         bound.listen(BACKLOG)
     except OSError as error:
         raise _port_refused(hostname, port, error) from error

@@ -12,6 +12,7 @@ from typing import Any
 from jsonschema import Draft4Validator
 
 from handlers.http.bounds import NONE, Bounds, bounds_of
+from handlers.http.digits import with_digits
 from handlers.http.errors import Refused
 from handlers.http.explain import misfit_of
 from handlers.http.support import NO_SYNONYMS, SupportRules, Synonyms
@@ -60,8 +61,8 @@ class RequestCheck:
     rules: SupportRules
     bounds: Bounds = NONE
 
-    def __call__(self, body: Json, *, speaks_openai: bool = False) -> tuple[str, ...]:
-        """Return the names of members without effect.
+    def __call__(self, body: Json, *, speaks_openai: bool = False, raw: bytes = b"") -> tuple[str, ...]:
+        """Return the names of members without effect; `raw` is what the body was read from.
 
         `speaks_openai` says that a client of OpenAI's API has sent them, which may send some together.
         Raises 422 for too many of something, a wrong shape, or what isn't supported; in this order, as the
@@ -69,7 +70,7 @@ class RequestCheck:
         """
         self.bounds.check(body)
         if not self.is_valid(body):
-            misfit = misfit_of(self.schema, body)
+            misfit = misfit_of(self.schema, with_digits(body, raw))
             raise Refused(
                 f"Failed to deserialize the JSON body into the target type: {misfit}", param=misfit.member
             )

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from handlers.http.call import Call
     from handlers.service import Service
 
+# what counts a request that an API process died with
+LOST = (("parley_http_requests", "other"), ("parley_http_faults", ""), ("tgi_request_failure", "incomplete"))
 OBSTACLES = tuple(Obstacle)  # an enumeration takes its time to say what is in it
 
 
@@ -52,7 +54,8 @@ class Metrics:
         self.hears_engine = row == self._board.rows - 1
         self.render = self._exposition.render
         self._make_histograms(needs_model=False)
-        self._set("parley_worker_in_flight", 0)  # whoever had this row before has died with its requests
+        for name in ("parley_worker_in_flight", "parley_worker_generating"):
+            self._set(name, 0)  # whoever had this row before has died with its requests
 
     def bind(self, model: ModelInfo) -> None:
         """Take what is known of the loaded model; once."""
@@ -76,8 +79,12 @@ class Metrics:
     # --- generations ------------------------------------------------------------------------
 
     def count_request(self) -> None:
-        """Count a request received."""
+        """Count a request received, and that it is being answered."""
         self._count("tgi_request_count")
+        account = current_account()
+        if account is not None and not account.asks:
+            account.asks = True
+            self._increase("parley_worker_generating")
 
     def failure(self, err: str) -> None:
         """Count a request refused or failed; raises KeyError for an `err` that metrics.yaml doesn't name."""
@@ -174,6 +181,7 @@ class Metrics:
     def ended(self, scope: Scope, account: Account) -> None:
         """Count a request that was answered, refused or left."""
         self._increase("parley_worker_in_flight", by=-1)
+        self._increase("parley_worker_generating", by=-account.asks)
         if account.declined:
             self._increase("parley_http_declined")
             return
@@ -188,11 +196,14 @@ class Metrics:
         self._observe("parley_http_duration", time.monotonic() - account.received)
 
     def bury(self, row: int) -> None:
-        """Count the requests that the process of a row has died with: nobody was told how they end."""
-        numbers, in_flight = self._board.row(row), self._at["parley_worker_in_flight", ""]
-        for key in (("parley_http_requests", "other"), ("parley_http_faults", "")):
-            numbers[self._at[key]] += numbers[in_flight]
-        numbers[in_flight] = 0
+        """Count the requests that the process of a row has died with: nobody was told how they end.
+
+        What only watched, or hadn't been read yet, is none of them: nobody's work was lost.
+        """
+        numbers, lost = self._board.row(row), self._at["parley_worker_generating", ""]
+        for key in LOST:
+            numbers[self._at[key]] += numbers[lost]
+        numbers[lost] = numbers[self._at["parley_worker_in_flight", ""]] = 0
 
     # --- the log ----------------------------------------------------------------------------
 

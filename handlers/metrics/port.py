@@ -175,7 +175,8 @@ def _listen(hostname: str, port: int, render: Callable[[], bytes]) -> _Server:
     try:
         return _Server(hostname, port, render)
     except OSError as error:
-        remedy = "choose another, or leave it out"
+        reason = str(error.strerror).lower()
+        remedy = "choose another by --prometheus-port or PROMETHEUS_PORT, or leave it out"
         raise SettingsError(
-            f"`prometheus_port` {port} can't be bound on {hostname}: {error.strerror}; {remedy}"
+            f"`prometheus_port` {port} can't be bound on {hostname}: {reason}; {remedy}"
         ) from error

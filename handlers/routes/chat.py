@@ -112,17 +112,11 @@ async def ready(service: Service, call: Call[Any], chat: Chat, aside: Aside, *, 
             engine,
             chat.conversation,
             (
-                *(*chat.without_effect, *left_out(grammar), *_unknown(chat, engine.model.id, limits)),
+                *(*chat.without_effect, *left_out(grammar), *prompts.unknown_model(chat.model, service)),
                 *thoughts.idle(engine, chat),
             ),
         ),
     )
-
-
-def _unknown(chat: Chat, served: str, limits: Limits) -> tuple[str, ...]:
-    """Return what to say of a model's name that is no adapter's, where there are some: one may be meant."""
-    known = chat.model in (None, served) or chat.model in limits.adapters
-    return () if known or not limits.adapters else ("model",)
 
 
 async def _grammar(engine: EngineClient, chat: Chat, aside: Aside, limits: Limits) -> Wanted:

@@ -42,7 +42,8 @@ async def _count(service: Service, call: Call[Any], understand: Callable[[], Cou
     with counted(service.metrics), ExitStack() as held:
         asked = await call.aside(understand)
         tokens = await _tokens(service, call, asked.conversation, held)
-    return tokens, prompts.ignored_headers(service.engine, asked.conversation, asked.without_effect)
+    without_effect = (*asked.without_effect, *prompts.unknown_model(asked.model, service))
+    return tokens, prompts.ignored_headers(service.engine, asked.conversation, without_effect)
 
 
 async def _tokens(service: Service, call: Call[Any], conversation: Conversation, held: ExitStack) -> int:

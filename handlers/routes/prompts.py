@@ -6,6 +6,7 @@ from functools import partial
 
 from handlers.http.aside import Aside
 from handlers.http.support import ignored_header
+from handlers.service import Service
 from handlers.wire.conversation import Conversation
 from handlers.wire.limits import Limits
 from inference.frontend.client import EngineClient
@@ -28,6 +29,13 @@ async def render(engine: EngineClient, conversation: Conversation) -> str:
         template_kwargs=conversation.variables,
         continue_final=conversation.continue_final,
     )
+
+
+def unknown_model(model: str | None, service: Service) -> tuple[str, ...]:
+    """Return what to say of a model's name that is no adapter's, where there are some: one may be meant."""
+    adapters = service.adapters
+    known = model in (None, service.engine.model.id) or model in adapters
+    return () if known or not adapters else ("model",)
 
 
 def ignored_headers(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
 
+from handlers.account import note_begun
 from handlers.http.aside import made
 from handlers.http.replies import Dialect, EventStream, Failure, Refused, event
 from handlers.metrics.metrics import Metrics
@@ -107,8 +108,14 @@ async def run(
 
 
 async def _run_one(engine: EngineClient, request: Request) -> Output:
-    async with aclosing(await engine.submit(request)) as generation:
+    async with aclosing(await _begun(engine, request)) as generation:
         return await generation.collect()
+
+
+async def _begun(engine: EngineClient, request: Request) -> Generation:
+    generation = await engine.submit(request)
+    note_begun(generation)
+    return generation
 
 
 def _asked(requests: Sequence[Request], owner: str, sequences: int | None = None) -> list[Request]:
@@ -124,7 +131,7 @@ async def submitted(engine: EngineClient, requests: Sequence[Request], owner: st
     generations: list[Generation] = []
     try:
         for request in _asked(requests, owner):
-            generations.append(await engine.submit(request))
+            generations.append(await _begun(engine, request))
     except BaseException:
         await _close(generations)
         raise

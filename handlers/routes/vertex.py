@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any
 
 from typing_extensions import TypeIs
@@ -26,6 +29,7 @@ from handlers.wire.predictions import prediction
 from handlers.wire.requests import left_out
 from handlers.wire.tgi import Shown
 from handlers.wire.types import ChatRequest, GenerateInstance, VertexInstance, VertexRequest, VertexResponse
+from inference.errors import InferenceError
 
 REFUSAL = "Input validation error"  # TGI's error_type, too
 
@@ -45,28 +49,41 @@ async def vertex_compatibility(service: Service, call: Call[VertexRequest]) -> J
     with counted(service.metrics):
         if not instances:
             raise Refused(f"{REFUSAL}: `instances` is empty: send at least one", error_type=REFUSAL)
-        places = await call.aside(lambda: sum(_places(service, each) for each in instances))
+        places = await call.aside(lambda: sum(map(partial(_places, service), count(), instances)))
         with service.engine.admit(places, call.owner):
             aside = call.aside.part(len(instances))
-            jobs = [_predict(service, call, instance, aside, places) for instance in instances]
+            jobs = [_predict(service, call, at, aside, places) for at in range(len(instances))]
             answers = await together("instances", jobs)
     ignored = {f"instances[].{name}" for answer in answers for name in answer.ignored}
     headers = ignored_header(ignored)
     return json_reply({"predictions": [answer.text for answer in answers]}, headers=headers)
 
 
-def _places(service: Service, instance: VertexInstance) -> int:
+def _places(service: Service, at: int, instance: VertexInstance) -> int:
     if _is_chat(instance, service.settings.validator):
         return 1
-    return tgi.sequences(instance, limits_of(service), stream=False)
+    with _about(at):
+        return tgi.sequences(instance, limits_of(service), stream=False)
 
 
 async def _predict(
-    service: Service, call: Call[Any], instance: VertexInstance, aside: Aside, sequences: int
+    service: Service, call: Call[VertexRequest], at: int, aside: Aside, sequences: int
 ) -> Answer:
-    if _is_chat(instance, service.settings.validator):
-        return await _answer(service, call, instance, aside)
-    return await _continue(service, call, instance, aside, sequences)
+    instance = call.body["instances"][at]
+    with _about(at):
+        if _is_chat(instance, service.settings.validator):
+            return await _answer(service, call, instance, aside)
+        return await _continue(service, call, instance, aside, sequences)
+
+
+@contextmanager
+def _about(at: int) -> Iterator[None]:
+    """Have an error know which instance it is about."""
+    try:
+        yield
+    except InferenceError as error:
+        error.within = ("instances", at)
+        raise
 
 
 async def _continue(

@@ -158,6 +158,7 @@ def _serve(settings: Settings, engine: EngineClient) -> int:
         say_listening(settings)
         last_resorts.install()  # until now no client can have said anything
         run(app, settings, listening, engine.drain, name=life.name)
+    gc.unfreeze()  # libraries count at the end what they haven't got back, and call it leaked
     logger.info("Stopped")
     return 1 if life.failed else 0
 

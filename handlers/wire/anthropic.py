@@ -56,7 +56,7 @@ def to_asked(body: MessagesRequest, limits: Limits) -> Asked:
 def to_counted(body: MessageTokensRequest) -> Counted:
     """Understand a body; raise InvalidInput or ToolRefused with the first check that fails."""
     transcript = to_transcript(body["messages"], body.get("system"))
-    return Counted(_conversation(body, transcript), transcript.unread)
+    return Counted(_conversation(body, transcript), transcript.unread, echoed(body.get("model")))
 
 
 def _conversation(body: MessagesRequest | MessageTokensRequest, transcript: Transcript) -> Conversation:

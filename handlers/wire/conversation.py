@@ -86,6 +86,7 @@ class Counted:
 
     conversation: Conversation
     without_effect: tuple[str, ...]
+    model: str | None = None  # that would answer; None: the served one
 
 
 def to_conversation(body: Body) -> Conversation:

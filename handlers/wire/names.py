@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from inference.errors import InferenceError, Member
 
@@ -24,11 +25,12 @@ class Names:
 
     def param(self, error: InferenceError, body: object) -> str | None:
         """Return the path of the member that an error is about, None if it isn't about one of this body."""
-        if error.member is None or not isinstance(body, Mapping):
+        request, place = _within(body, error.within)
+        if error.member is None or not isinstance(request, Mapping):
             return None
         path = error.member.path
         paths = (*self.paths.get(path, ()), path, f"{PARAMETERS}.{path}")
-        return next((path for path in paths if _has(body, path)), None)
+        return next((place + path for path in paths if _has(request, path)), None)
 
     def _said(self, member: Member) -> str:
         if self.words is None:
@@ -85,6 +87,15 @@ BY_OPERATION = {  # whose bodies aren't chats, completions or TGI's
 def names_of(operation: str) -> Names:
     """Return the names that the bodies of an operation have."""
     return BY_OPERATION.get(operation, OPENAI)
+
+
+def _within(body: Any, path: Sequence[str | int]) -> tuple[Any, str]:
+    """Return the request to which a path leads, and what the paths of its members begin with: a[1]."""
+    place = ""
+    for step in path:
+        body = body[step]
+        place += f"[{step}]." if isinstance(step, int) else step
+    return body, place
 
 
 def _has(body: Mapping[str, object], path: str) -> bool:

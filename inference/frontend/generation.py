@@ -31,6 +31,7 @@ class Generation(AsyncIterator[Event]):
     def __init__(self, request: Request, prompt_tokens: int, abort: Callable[[], None]) -> None:
         self.request = request
         self.prompt_tokens = prompt_tokens
+        self.generated_tokens = 0  # so far
         self._abort = abort
         self._ready: deque[Event] = deque()
         self._failure: InferenceError | None = None
@@ -78,6 +79,7 @@ class Generation(AsyncIterator[Event]):
         if self._ended:
             return
         self._ready.append(event)
+        self.generated_tokens = event.index
         self._ended = event.finish is not None
         self._wake()
 

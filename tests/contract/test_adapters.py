@@ -83,6 +83,22 @@ async def test_an_adapter_answers_that_is_named_as_the_model(path: str, body: di
     assert ignored == {"gpt-4o"}
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+async def test_a_model_that_is_not_loaded_is_named_whether_messages_are_answered_or_counted(
+    path: str,
+) -> None:
+    names = ("tgi", "org/m", "first", "claude")
+    async with served(**LOADED) as server:
+        answers = [await server.post(path, {"messages": MESSAGES, "model": name}) for name in names]
+        refused = await server.post(path, {"messages": MESSAGES, "model": "m" * 2_000})
+    told = [answer.headers.get("x-ignored-parameters") for answer in answers]
+    assert told == [None, None, None, "model"]
+    assert "`model` must have at most 1024 characters. Given: 2000" in refused.json()["error"]["message"]
+    async with served(model_id="org/m") as server:
+        answer = await server.post(path, {"messages": MESSAGES, "model": "claude"})
+    assert "x-ignored-parameters" not in answer.headers
+
+
 async def test_without_adapters_a_chats_model_may_be_called_anything() -> None:
     async with served(model_id="org/m") as server:
         answer = await server.post("/v1/chat/completions", {"messages": MESSAGES, "model": "gpt-4o"})

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 CHAT, RESPONSES, COMPLETIONS = "/v1/chat/completions", "/v1/responses", "/v1/completions"
-GENERATE, INVOCATIONS = "/generate", "/invocations"
+GENERATE, INVOCATIONS, VERTEX = "/generate", "/invocations", "/vertex"
 HI = {"model": "any", "messages": [{"role": "user", "content": "Hi"}]}
 INPUT = {"model": "any", "input": "Hi"}
 PROMPT = {"model": "any", "prompt": "Hi"}
@@ -37,6 +37,10 @@ def nested(levels: int) -> dict[str, Any]:
     for _ in range(levels):
         schema = {"type": "object", "properties": {"a": schema}}
     return schema
+
+
+def continued(**parameters: Any) -> dict[str, Any]:
+    return {"inputs": "Hi", "parameters": parameters}
 
 
 PLAIN = {"type": "function", "name": "plain"}
@@ -115,6 +119,12 @@ UNUSED = {"tools": [{"type": "function", "name": "f", "parameters": nested(126)}
         (GENERATE, {"inputs": ""}, "inputs"),
         (INVOCATIONS, {"inputs": "Hi", "parameters": {"max_new_tokens": 0}}, "parameters.max_new_tokens"),
         (INVOCATIONS, {**PROMPT, "prompt": ""}, "prompt"),
+        (VERTEX, {"instances": [continued(top_p=7)]}, "instances[0].parameters.top_p"),
+        (VERTEX, {"instances": [HI, continued(best_of=99)]}, "instances[1].parameters.best_of"),
+        (VERTEX, {"instances": [{"inputs": "Hi"}, {"inputs": ""}]}, "instances[1].inputs"),
+        (VERTEX, {"instances": [{"inputs": "Hi"}, {**HI, "max_tokens": 0}]}, "instances[1].max_tokens"),
+        (VERTEX, {"instances": [{**HI, "tools": [BAD]}]}, "instances[0].tools[0].function.parameters"),
+        (VERTEX, {"instances": [{"inputs": 5}]}, "instances[0].inputs"),
     ],
 )
 def test_it_is_told(client: httpx.Client, path: str, body: Any, param: str | None) -> None:

@@ -148,6 +148,32 @@ def test_a_parameter_of_the_wrong_type_is_422(client: httpx.Client, path: str, b
 
 
 @pytest.mark.parametrize(
+    ("path", "body", "told"),
+    [
+        (
+            "/generate",
+            b'{"inputs": "x", "parameters": {"seed": 123456789012345678901234567890}}',
+            "parameters.seed: expected at most 18446744073709551615, got 123456789012345678901234567890",
+        ),
+        (
+            "/generate",
+            b'{"inputs": "x", "parameters": {"seed": -9223372036854775809, "top_k": 18446744073709551615}}',
+            "parameters.seed: expected at least 0, got -9223372036854775809",
+        ),
+        (
+            "/generate",
+            b'{"inputs": ' + b"9" * 300 + b"}",
+            "inputs: expected a string, got " + 40 * "9" + "…",
+        ),
+        ("/generate", b'{"inputs": 1e30, "a": 12345678901234567890}', "inputs: expected a string, got 1e+30"),
+    ],
+)
+def test_a_number_is_told_as_it_was_sent(client: httpx.Client, path: str, body: bytes, told: str) -> None:
+    answer = client.post(path, content=body, headers={"content-type": JSON})
+    assert_refused(answer, 422, f"Failed to deserialize the JSON body into the target type: {told}")
+
+
+@pytest.mark.parametrize(
     ("body", "name"),
     [
         (b'{"inputs": 5, "inputs": "Hi"}', "inputs"),

@@ -228,6 +228,35 @@ def test_another_origin_gets_no_permission(locked: httpx.Client) -> None:
     assert "access-control-allow-origin" not in answer.headers
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (
+            {"origin": "https://evil.example"},
+            "--cors-allow-origin names no origin 'https://evil.example': add it there",
+        ),
+        ({"access-control-request-method": "DELETE"}, "the method must be one of GET, POST. Given: 'DELETE'"),
+        (
+            {"origin": "null", "access-control-request-method": "x" * 101},
+            "--cors-allow-origin names no origin 'null': add it there; "
+            f"the method must be one of GET, POST. Given: '{'x' * 100}…'",
+        ),
+        (
+            {"access-control-request-private-network": "true"},
+            "pages of public networks may not call a private one: serve the page from this network",
+        ),
+    ],
+)
+def test_a_browser_is_told_why_a_page_may_not_call(
+    locked: httpx.Client, asked: dict[str, str], told: str
+) -> None:
+    fine = {"origin": ORIGIN, "access-control-request-method": "POST"}
+    answer = locked.options("/generate", headers=fine | asked)
+    assert (answer.status_code, answer.text) == (400, f"Disallowed CORS request: {told}")
+    assert ("access-control-allow-origin" in answer.headers) == ("origin" not in asked)
+    assert "access-control-request-method" in answer.headers["vary"].lower()
+
+
 def test_any_origin_may_call_a_server_without_a_list(client: httpx.Client) -> None:
     assert client.get("/health", headers={"origin": ORIGIN}).headers["access-control-allow-origin"] == "*"
     assert "vary" not in client.get("/health").headers

@@ -10,8 +10,10 @@ import httpx
 import pytest
 
 from handlers.access_log import access
+from handlers.settings.table import Settings
+from inference.fakes.core import fake_client
 from tests.contract.serving import events_of, served
-from tests.support import logging_kept
+from tests.support import live_server, logging_kept, make_service
 
 pytestmark = pytest.mark.anyio
 
@@ -133,3 +135,50 @@ async def test_a_prompt_that_is_only_scored_has_no_generated_token(lines: list[d
     (line,) = lines
     assert usage_of(response)["completion_tokens"] == int(response.headers["x-generated-tokens"]) == 0
     assert (line["generated_tokens"], line["finish_reason"], counted) == (0, "length", 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "generations"),
+    [
+        ("/generate", {"inputs": "x y z"}, 1),
+        ("/generate_stream", {"inputs": "x y z"}, 1),
+        (COMPLETIONS, {"prompt": "x y z", "n": 2, "max_tokens": 9}, 2),
+        (COMPLETIONS, {"prompt": "x y z", "n": 2, "max_tokens": 9, "stream": True}, 2),
+    ],
+)
+async def test_what_failed_is_logged_with_what_was_read_and_generated(
+    path: str, body: dict[str, Any], generations: int, lines: list[dict[str, Any]]
+) -> None:
+    async with served(fake={"fail_prompts": ["y"], "fails_after": 2}) as server:
+        tokens = len((await server.post("/tokenize", {"inputs": "x y z"})).json())
+        await server.post(path, body)
+    line = lines[-1]
+    assert "generation" == line["error_type"]
+    assert (tokens, 2 * generations) == (line["prompt_tokens"], line["generated_tokens"])
+    assert "finish_reason" not in line
+
+
+async def test_a_text_that_ended_beside_one_that_failed_is_logged_with_it(
+    lines: list[dict[str, Any]],
+) -> None:
+    fake = {"fail_prompts": ["y"], "fails_after": 5, "replies": {"x": "a"}}
+    async with served(fake=fake) as server:
+        lengths = [len((await server.post("/tokenize", {"inputs": text})).json()) for text in ("x", "y y")]
+        await server.post(COMPLETIONS, {"prompt": ["x", "y y"], "max_tokens": 9, "stream": True})
+    line = lines[-1]
+    assert ("generation", "eos_token") == (line["error_type"], line["finish_reason"])
+    assert (sum(lengths), 2 + 5) == (line["prompt_tokens"], line["generated_tokens"])
+
+
+def test_what_a_client_left_is_logged_with_what_was_generated(lines: list[dict[str, Any]]) -> None:
+    settings = Settings()
+    engine = fake_client(settings.engine_config(), step_seconds=0.01)
+    body = {"inputs": "x y z", "parameters": {"max_new_tokens": 500, "min_new_tokens": 500}}
+    with live_server(make_service(settings, engine)) as live, live.client() as client:
+        tokens = len(client.post("/tokenize", json={"inputs": "x y z"}).json())
+        with client.stream("POST", "/generate_stream", json=body) as response:
+            for _, _ in zip(response.iter_lines(), range(5), strict=False):
+                pass
+    line = lines[-1]
+    assert (499, tokens) == (line["status"], line["prompt_tokens"])
+    assert 2 <= line["generated_tokens"] < 500

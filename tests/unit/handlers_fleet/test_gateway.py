@@ -223,6 +223,18 @@ async def test_a_request_that_loses_two_replicas_fails() -> None:
     assert len(fleet.asked) == 2
 
 
+@pytest.mark.parametrize("pieces", [-1, 2])
+async def test_the_line_of_what_was_lost_has_its_operation(
+    pieces: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    apps = {name: streams(b"data: 1\n\n", b"data: 2\n\n", b"data: 3\n\n") for name in "ab"}
+    caplog.set_level(logging.INFO, "parley.access")
+    async with client_of(LocalFleet(apps, lost=dict.fromkeys(apps, pieces))) as client:
+        await client.post("/generate_stream", json=GENERATE)
+    (line,) = [vars(record) for record in caplog.records if record.name == "parley.access"]
+    assert (line["operation"], line["error_type"]) == ("generate_stream", "generation")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "ends"),
     [

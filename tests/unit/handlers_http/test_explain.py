@@ -87,6 +87,9 @@ STRINGS_OR_IDS = {
         (STRINGS_OR_NUMBERS, [[1, "a"], [2]], '[0][1]: expected an integer, got "a"'),
         (STRINGS_OR_IDS, [-1], "[0]: expected at least 0, got -1"),
         (STRINGS_OR_IDS, [True], "[0]: expected a string, got true"),
+        (STRINGS_OR_IDS, [1.0], "[0]: expected an integer, got 1.0"),
+        (STRINGS_OR_IDS, [1, 2.5], "[1]: expected an integer, got 2.5"),
+        (STRINGS_OR_IDS, [2.0**64], "[0]: expected an integer, got 1.8"),
         (STRINGS_OR_NUMBERS, [[1], 2], "[1]: expected an array, got 2"),
     ],
 )

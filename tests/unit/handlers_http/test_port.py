@@ -26,8 +26,29 @@ def test_at_a_port_that_is_bound_connections_are_refused_until_it_is_opened() ->
         socket.create_connection(bound.getsockname(), timeout=10).close()
 
 
+def test_a_port_that_another_one_has_bound_and_not_opened_yet_is_told_at_once() -> None:
+    with bind("127.0.0.1", 0) as bound, pytest.raises(SettingsError, match="address already in use"):
+        bind(*bound.getsockname())
+
+
+def test_a_port_at_which_connections_of_a_predecessor_linger_can_be_had() -> None:
+    with listen("127.0.0.1", 0) as listening:
+        address = listening.getsockname()
+        with socket.create_connection(address, timeout=10) as client:
+            accepted, _ = listening.accept()
+            accepted.close()  # whoever closes first lingers
+            assert client.recv(1) == b""
+    with socket.socket() as alone, pytest.raises(OSError, match="in use"):
+        alone.bind(address)
+    listen(*address).close()
+
+
 def test_a_port_that_another_one_has_opened_meanwhile_is_told() -> None:
-    with bind("127.0.0.1", 0) as bound, bind(*bound.getsockname()) as other:
+    with socket.socket() as bound, socket.socket() as other:
+        for each in (bound, other):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", 0))
+        other.bind(bound.getsockname())
         other.listen()
         with pytest.raises(
             SettingsError, match=r"`port` 81 can't be bound on x: address already in use; end"

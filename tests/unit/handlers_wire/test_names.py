@@ -37,6 +37,14 @@ def test_one_of_several_that_may_be_wrong_is_only_named() -> None:
     assert RESPONSES.param(error, {"input": "Hi"}) is None
 
 
+def test_one_of_several_requests_of_a_body_is_told_with_its_place() -> None:
+    error = InvalidInput(Member("max_new_tokens"), " is wrong")
+    error.within = ("instances", 1)
+    instances: list[Any] = [{"max_tokens": 1}, {"max_tokens": 0}]
+    assert OPENAI.param(error, {"instances": instances}) == "instances[1].max_tokens"
+    assert OPENAI.param(error, {"instances": [*instances[:1], {"messages": []}]}) is None
+
+
 @pytest.mark.parametrize(
     ("names", "member", "body", "param"),
     [

@@ -1,5 +1,6 @@
 """What is counted of HTTP, and by several API processes together."""
 
+import contextvars
 import re
 import time
 from dataclasses import replace
@@ -9,7 +10,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 import openapi
-from handlers.account import Account
+from handlers.account import Account, open_account
 from handlers.http.errors import FAULTS, is_fault
 from handlers.http.middleware import Edge, ErrorBoundary
 from handlers.http.operations import PROBES, WATCHING, operation_table
@@ -128,23 +129,51 @@ def test_each_worker_is_shown_by_itself_and_begins_with_nothing_in_flight() -> N
     memory = SharedMemory.create(Board.size(3, width()))
     first, second, engines = (Metrics(Board.of(memory, 3), row) for row in range(3))
     assert [False, False, True] == [one.hears_engine for one in (first, second, engines)]
-    second.began({}, Account("id", 0.0))
+    asked(second)
     shown = families(engines)["parley_worker_in_flight"].samples
     assert [({"worker": "0"}, 0), ({"worker": "1"}, 1)] == [(each.labels, each.value) for each in shown]
     Metrics(Board.of(memory, 3), 1)  # takes the place of the second, which died with its request
     assert 0 == value(first, "parley_worker_in_flight", worker="1")
+    assert 0 == value(first, "parley_worker_generating", worker="1")
 
 
 def test_what_a_worker_died_with_is_the_servers_fault_and_in_flight_no_more() -> None:
     memory = SharedMemory.create(Board.size(3, width()))
     first, second, engines = (Metrics(Board.of(memory, 3), row) for row in range(3))
     for worker in (first, second, second):
-        worker.began({}, Account("id", 0.0))
+        asked(worker)
+    second.began({}, Account("id", 0.0))  # a probe
     engines.bury(1)
     assert 2 == value(engines, "parley_http_requests", status="other")
     assert 2 == value(engines, "parley_http_faults")
-    assert 1 == value(engines, "parley_worker_in_flight", worker="0")
-    assert 0 == value(engines, "parley_worker_in_flight", worker="1")
+    assert 2 == value(engines, "tgi_request_failure", err="incomplete")
+    for name in ("parley_worker_in_flight", "parley_worker_generating"):
+        assert 1 == value(engines, name, worker="0")
+        assert 0 == value(engines, name, worker="1")
+
+
+def asked(metrics: Metrics) -> Account:
+    """Have a request that asks for generation begin."""
+    account = Account("id", time.monotonic())
+
+    def answer() -> None:
+        open_account(account)
+        metrics.began({}, account)
+        metrics.count_request()
+
+    contextvars.copy_context().run(answer)
+    return account
+
+
+def test_a_request_that_asks_for_generation_is_generating_until_it_has_ended() -> None:
+    metrics = Metrics()
+    watching, account = Account("id", time.monotonic()), asked(metrics)
+    metrics.began({}, watching)
+    assert 1 == value(metrics, "parley_worker_generating", worker="0")
+    metrics.ended({}, watching)
+    assert 1 == value(metrics, "parley_worker_generating", worker="0")
+    metrics.ended({}, account)
+    assert 0 == value(metrics, "parley_worker_generating", worker="0")
 
 
 def test_only_who_hears_of_the_engine_says_that_it_is_up() -> None:

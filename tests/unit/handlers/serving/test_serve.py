@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from handlers.serving import serve
+from tests.ports import free_port
 from tests.processes import children
+
+ROOT = Path(__file__).parents[4]
+PATIENCE_SECONDS = 60
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system doesn't say")
@@ -55,3 +60,21 @@ def test_one_that_ends_while_it_is_looked_at_is_no_fault(
 
     monkeypatch.setattr(serve, "_resident_bytes", end)
     assert serve.resident_bytes() is None
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs a library that tells what has leaked")
+def test_nothing_is_said_to_have_leaked_in_the_end() -> None:
+    code = f"""
+import os, signal, sys, triton
+from handlers import cli
+from handlers.serving import serve
+from inference.fakes.core import fake_client
+serve.make_engine = lambda settings: fake_client(settings.engine_config())
+serve.say_served = lambda *_: signal.raise_signal(signal.SIGTERM)
+sys.exit(cli.launcher(["--hostname", "127.0.0.1", "--port", "{free_port()}"]))
+"""
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+    assert (answer.returncode, answer.stderr) == (0, ""), answer.stdout
+    assert "Stopped" in answer.stdout

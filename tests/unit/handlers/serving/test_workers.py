@@ -196,10 +196,12 @@ def test_places_are_shared_and_those_of_a_killed_worker_are_given_back(shared: L
         until(lambda: shared.in_flight(second) == 3, shared)  # both streams and this question
         with shared.only(second):
             before, faults = shared.metric("tgi_request_count"), shared.metric("parley_http_faults")
+            failed = shared.metric('tgi_request_failure{err="incomplete"}')
         os.kill(first, signal.SIGKILL)
         until(lambda: shared.post(SHORT).status_code == 200, shared)  # its one place is free again
         until(lambda: shared.metric("tgi_batch_current_size") == 1, shared)  # and its request was aborted
         until(lambda: shared.metric("parley_http_faults") == faults + 1, shared)
+        assert failed + 1 == shared.metric('tgi_request_failure{err="incomplete"}')
         until(lambda: len(shared.workers()) == 2 and first not in shared.workers(), shared)
         (successor,) = set(shared.workers()) - {second}
         with shared.only(successor):
