@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -37,7 +39,8 @@ def make(form: str, outputs: int, inputs: int, group: int) -> Codes:
 def test_it_is_the_same_weight(form: str, outputs: int, inputs: int, group: int) -> None:
     weight = make(form, outputs, inputs, group)
     found = Blocks.of(weight, torch.bfloat16)
-    assert found.shape == (outputs, inputs)
+    assert (found.shape, found.blocks) == ((outputs, inputs), (inputs + BLOCK - 1) // BLOCK)
+    assert found.run == (HALF if group >= inputs else math.gcd(group, HALF))
     assert torch.equal(found.unpack().expand(), weight.expand())
     assert torch.equal(found.expand(), weight.expand().bfloat16())
     assert torch.equal(found.expand(torch.float32), weight.expand())
