@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 from handlers.keys import read_keys
-from handlers.settings.row import INT8, SettingsError
+from handlers.settings.row import SettingsError
 from handlers.settings.table import Settings
 
 
@@ -21,8 +21,6 @@ def check(settings: Settings) -> None:
         value: int | None = getattr(settings, name)
         if value and budget and value > budget:
             raise SettingsError(f"`{name}` must be <= `max_batch_total_tokens`. Given: {value} and {budget}")
-    if settings.quantize in INT8 and settings.device == "cuda":
-        raise SettingsError(f"`quantize` {settings.quantize} is for --device cpu: leave one of them out")
     if settings.api_workers > 1 and not settings.engine_process:
         raise SettingsError(
             f"`api_workers` {settings.api_workers} need an engine that they share: leave --no-engine-process "

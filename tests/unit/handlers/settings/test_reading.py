@@ -93,8 +93,6 @@ from tests.unit.handlers.settings.test_table import read_line
             {},
             r"`api_workers` 3 and `replicas` 2 are one too many: .* leave --api-workers out",
         ),
-        (("--quantize", "int8", "--device", "cuda"), {}, r"`quantize` int8 is for --device cpu: leave one"),
-        (("--quantize", "eetq", "--device", "cuda"), {}, r"`quantize` eetq is for --device cpu: leave one"),
         ((), {"PORT": "1", "PROMETHEUS_PORT": "1"}, r"`prometheus_port` must not be `port`. Given: 1"),
         ((), {"PARLEY_VALIDATR": "x"}, r"PARLEY_VALIDATR is no setting; did you mean PARLEY_VALIDATOR\?"),
         ((), {"PARLEY_ZZZ": "x"}, r"PARLEY_ZZZ is no setting$"),
