@@ -130,6 +130,12 @@ def test_an_answer_is_the_models(fleet: Fleet) -> None:
     assert events[-1]["details"]["finish_reason"] in ("length", "eos_token")
 
 
+def test_a_body_of_many_images_reaches_the_replica_that_judges_it(fleet: Fleet) -> None:
+    response = fleet.post("/generate", inputs="a" * 6_000_000)
+    assert response.status_code == 413
+    assert "it must have <= 2000000 bytes" in response.json()["error"]
+
+
 def test_prompts_that_begin_alike_go_to_one_replica(fleet: Fleet) -> None:
     for beginning in "ABCD":
         before = fleet.counted("tgi_request_count")
