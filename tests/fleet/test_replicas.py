@@ -236,6 +236,16 @@ def test_it_ends_with_all_its_processes(fleet: Fleet) -> None:
     assert '"message":"Stopped"' in fleet.log.read_text()
 
 
+def test_it_ends_where_the_cluster_is_told_to_end_as_well(tmp_path: Path) -> None:
+    """As systemd tells all processes, and `timeout` those of the server's process group."""
+    with serving(tmp_path) as server:
+        eventually(lambda: b"Connected" in server.log.read_bytes() or server.process.poll() is not None)
+        os.killpg(server.process.pid, signal.SIGTERM)
+        assert server.process.wait(START_SECONDS) == 0
+        eventually(lambda: not server.processes(""))
+    assert "Stopped" in server.log.read_text()
+
+
 def test_a_model_that_cannot_be_served_ends_the_start_with_its_reason(tmp_path: Path) -> None:
     with serving(tmp_path, "--model-id", "/nowhere/model") as server:
         assert server.process.wait(START_SECONDS) == 1
