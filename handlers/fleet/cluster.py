@@ -16,6 +16,8 @@ from handlers.fleet.connection import connect, nodes
 from handlers.settings.table import Settings
 from inference.errors import ModelUnavailable
 
+LEAVE_SECONDS = 20.0  # that the replicas may take to end, of which none has anything to do
+
 logger = logging.getLogger("parley")
 
 
@@ -56,8 +58,21 @@ class Cluster:
             raise ModelUnavailable(f"The replicas can't serve: {error}") from error
         return handle
 
-    def leave(self) -> None:
-        """End the replicas, and the cluster if it was begun here."""
+    def leave(self) -> bool:
+        """End the replicas, and the cluster if it was begun here; return whether that came to an end.
+
+        Ray waits a minute for a cluster that answers no more, and then ends this process with an error.
+        That is so where all processes are told to end at once, as by systemd: those of Ray itself end first.
+        """
+        leaving = threading.Thread(target=self._leave, name="leaving", daemon=True)
+        leaving.start()
+        leaving.join(LEAVE_SECONDS)
+        if leaving.is_alive():
+            reason = f"the cluster hasn't answered within {LEAVE_SECONDS:g} s"
+            logger.warning("The replicas may not have ended: %s", reason)
+        return not leaving.is_alive()
+
+    def _leave(self) -> None:
         with self._changing:
             self._left = True
             if ray.is_initialized():

@@ -14,6 +14,8 @@ VARIABLES = {
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+    # else 4 MiB, and a larger body counts as a lost replica: how large one may be, the payload limits say
+    "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**31 - 1),
     "RAY_DEDUP_LOGS": "0",  # no line is dropped because it looks like another
     "RAY_ROTATION_MAX_BYTES": str(16 * 2**20),  # of each file that Ray keeps of what a process prints
     "RAY_ROTATION_BACKUP_COUNT": "1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -46,7 +47,11 @@ def serve_fleet(settings: Settings) -> int:
             app = stack(gateway, settings, opening.lifespan)
             run(app, settings, listening, gateway.drain, name=life.name)
     logger.info("Stopped")
-    return 1 if life.failed else 0
+    code = 1 if life.failed else 0
+    if not opening.left:
+        logging.shutdown()  # what waits to be written is
+        os._exit(code)  # else Ray goes on waiting for the cluster, whose processes end with this one
+    return code
 
 
 class Opening:
@@ -57,6 +62,7 @@ class Opening:
         self._gateway = gateway
         self._life = life
         self._cluster = Cluster()
+        self.left = True  # false: it couldn't be left in order
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @asynccontextmanager
@@ -68,7 +74,7 @@ class Opening:
             yield
         finally:
             placing.cancel()
-            await asyncio.to_thread(self._cluster.leave)
+            self.left = await asyncio.to_thread(self._cluster.leave)
 
     def render(self) -> bytes:
         """Return the metrics of all replicas; for other threads than the event loop's."""

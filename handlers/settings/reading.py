@@ -22,8 +22,9 @@ NO_SETTINGS = re.compile(
     r"PARLEY(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
     r"|PARLEY_(TEST|CLIENT|CI)_\w+|PARLEY_TARGET"  # the last is deploy/compose.yaml's
 )
-# its PARLEY_PORT is told from a misspelt PORT by the value
+# its PARLEY_PORT is told from a misspelt PORT by the value, as is the PROMETHEUS_PORT of a service so named
 LINK_NAME, LINK = re.compile(r"PARLEY(_\w+)?_PORT"), re.compile(r"(tcp|udp|sctp)://\S+")
+USER = re.compile(r"(?<=//)[^/\s]*@")  # of a URL: a password may stand there
 GPUS = Path("/proc/driver/nvidia/gpus")
 Pairs = Sequence[tuple[str, str]]  # (flag, text)
 
@@ -159,12 +160,22 @@ def _given(
     for given in found:
         if not given.raw and not setting.empty_is_unset:
             raise SettingsError(f"{given.name} is empty: give it a value, or unset it")
-    found = [given for given in found if given.raw]
+    found = [given for given in found if given.raw and not _is_link(given, warnings)]
     _refuse_two_names(setting, [*noted, *found])
     if found and found[0].name == setting.winning_env:
         warnings += [f"{given} gives way to {found[0]}" for given in noted if given.raw != found[0].raw]
         return found[0]
     return (*noted, *found, None)[0]
+
+
+def _is_link(given: Given, warnings: list[str]) -> bool:
+    """Return whether Kubernetes set the variable, for a service whose name begins it; warn if so."""
+    service, _, last = given.name.rpartition("_")
+    linked = bool(service) and last == "PORT" and LINK.fullmatch(given.raw) is not None
+    if linked:
+        named = service.lower().replace("_", "-")
+        warnings.append(f"{given} is Kubernetes' address of the service {named!r}, and no setting")
+    return linked
 
 
 def _flag(setting: Setting[Any], flags: Pairs) -> list[Given]:
@@ -199,7 +210,8 @@ def _shown(given: Given) -> str:
     """Return the text that was given, the beginning of one without end."""
     if given.setting.secret:
         return "..."
-    return repr(given.raw if len(given.raw) <= SHOWN else f"{given.raw[:SHOWN]}...")
+    raw = USER.sub("...@", given.raw)
+    return repr(raw if len(raw) <= SHOWN else f"{raw[:SHOWN]}...")
 
 
 def _beside_the_point(given: Given, value: Any, warnings: list[str]) -> bool:

@@ -217,6 +217,9 @@ def endpoint(value: str) -> str:
     address = text(value).strip()
     if ENDPOINT.fullmatch(address) is None:
         raise ValueError("must be a URL, such as http://collector:4317")
+    if "@" in address:  # gRPC takes it for a part of the host's name, and logs it
+        instead = "what a collector asks for is sent by OTEL_EXPORTER_OTLP_HEADERS"
+        raise ValueError(f"must have no user and no password: {instead}")
     return address
 
 

@@ -85,6 +85,8 @@ def sampling(parameters: Parameters, draw: Draw) -> Sampling:
     min_p = _given(parameters.min_p, 0.0)
     filtered = top_k != 0 or top_p < 1.0 or typical_p < 1.0 or min_p > 0.0
     sample = (parameters.do_sample or temperature != 1.0 or filtered) and not parameters.greedy
+    if parameters.greedy:
+        typical_p = 1.0  # the likeliest token may not be typical; the other filters always keep it
     seed = parameters.seed
     if seed is None:
         seed = draw() if sample else 0

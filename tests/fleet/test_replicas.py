@@ -130,6 +130,12 @@ def test_an_answer_is_the_models(fleet: Fleet) -> None:
     assert events[-1]["details"]["finish_reason"] in ("length", "eos_token")
 
 
+def test_a_body_of_many_images_reaches_the_replica_that_judges_it(fleet: Fleet) -> None:
+    response = fleet.post("/generate", inputs="a" * 6_000_000)
+    assert response.status_code == 413
+    assert "it must have <= 2000000 bytes" in response.json()["error"]
+
+
 def test_prompts_that_begin_alike_go_to_one_replica(fleet: Fleet) -> None:
     for beginning in "ABCD":
         before = fleet.counted("tgi_request_count")
@@ -228,6 +234,16 @@ def test_it_ends_with_all_its_processes(fleet: Fleet) -> None:
     assert fleet.process.wait(START_SECONDS) == 0
     eventually(lambda: not fleet.processes(""))
     assert '"message":"Stopped"' in fleet.log.read_text()
+
+
+def test_it_ends_where_the_cluster_is_told_to_end_as_well(tmp_path: Path) -> None:
+    """As systemd tells all processes, and `timeout` those of the server's process group."""
+    with serving(tmp_path) as server:
+        eventually(lambda: b"Connected" in server.log.read_bytes() or server.process.poll() is not None)
+        os.killpg(server.process.pid, signal.SIGTERM)
+        assert server.process.wait(START_SECONDS) == 0
+        eventually(lambda: not server.processes(""))
+    assert "Stopped" in server.log.read_text()
 
 
 def test_a_model_that_cannot_be_served_ends_the_start_with_its_reason(tmp_path: Path) -> None:

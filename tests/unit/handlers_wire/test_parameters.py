@@ -142,6 +142,19 @@ def test_sampling_is_on_as_soon_as_a_parameter_calls_for_it(parameters: Paramete
     assert samples == sampling(parameters, lambda: 1).sample
 
 
+def test_no_filter_takes_the_likeliest_token_from_a_greedy_text() -> None:
+    asked = Parameters(typical_p=0.2, top_k=3, top_p=0.9, min_p=0.1)
+    assert sampling(asked, lambda: 1).typical_p == 0.2
+    chosen = sampling(replace(asked, greedy=True), lambda: 1)
+    assert (chosen.sample, chosen.typical_p, chosen.top_k, chosen.top_p, chosen.min_p) == (
+        False,
+        1.0,
+        3,
+        0.9,
+        0.1,
+    )
+
+
 def test_a_seed_is_drawn_only_where_one_is_needed_and_missing() -> None:
     assert sampling(Parameters(do_sample=True), lambda: 2**64 - 1).seed == 2**64 - 1
     assert sampling(Parameters(do_sample=True, seed=0), lambda: 5).seed == 0

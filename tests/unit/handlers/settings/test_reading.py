@@ -119,6 +119,32 @@ def test_all_that_kubernetes_sets_for_a_service_is_harmless() -> None:
         assert Settings() == read_line(**named).settings
 
 
+def test_a_services_address_is_no_port_of_ours() -> None:
+    reading = read_line(PROMETHEUS_PORT="tcp://10.0.0.1:9090", MASTER_PORT="udp://10.0.0.1:80")
+    assert Settings() == reading.settings
+    service = "is Kubernetes' address of the service"
+    assert (
+        f"PROMETHEUS_PORT=tcp://10.0.0.1:9090 {service} 'prometheus', and no setting",
+        f"MASTER_PORT=udp://10.0.0.1:80 {service} 'master', and no setting",
+    ) == reading.warnings
+    assert not reading.given
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment"),
+    [
+        ((), {"PORT": "tcp://10.0.0.1:80"}),
+        ((), {"PROMETHEUS_PORT": "10.0.0.1:80"}),
+        (("--prometheus-port", "tcp://10.0.0.1:80"), {}),
+    ],
+)
+def test_an_address_that_no_service_has_set_is_refused(
+    flags: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    with pytest.raises(SettingsError, match=r"must be an integer; it is '.*10\.0\.0\.1:80'"):
+        read_line(*flags, **environment)
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
@@ -136,6 +162,15 @@ def test_an_empty_port_with_our_prefix_asks_for_nothing() -> None:
     assert Settings() == read_line(PARLEY_PORT="").settings
     with pytest.raises(SettingsError, match="PARLEY_API_KEY is no setting"):  # it would leave the server open
         read_line(PARLEY_API_KEY="")
+
+
+def test_a_collectors_password_is_refused_and_not_shown() -> None:
+    with pytest.raises(SettingsError) as refused:
+        read_line(OTLP_ENDPOINT="http://me:s3cret@collector:4317")
+    assert (
+        "OTLP_ENDPOINT must have no user and no password: what a collector asks for is sent by "
+        "OTEL_EXPORTER_OTLP_HEADERS; it is 'http://...@collector:4317': change it, or unset it"
+    ) == str(refused.value)
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
