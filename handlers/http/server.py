@@ -19,6 +19,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from handlers.http.signals import Signals
 from handlers.serving.open_files import connections_possible
 from handlers.settings.row import SettingsError
 from handlers.settings.table import Settings
@@ -129,20 +130,22 @@ class Server(uvicorn.Server):
         self._beat = beat
         self._hurries = hurries
         self._name = name
-        self._signals = 0
+        self._signals = Signals()
         self._told = False  # every request that ran has ended, or was told that the server does
 
     @property
     def cut_off_by(self) -> int | None:
         """Return the signal that has it end at once, None if it ends in order."""
-        return self._captured_signals[-1] if self._signals > 1 else None
+        return self._captured_signals[-1] if self._signals.count > 1 else None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal: end, end soon, or end now."""
-        if self._signals and not self._hurries():
+        if self._signals.count and not self._hurries():
             return
-        self._signals += 1
-        if self._signals > 2 or (self._signals == 2 and self._told):
+        if not self._signals.take(sig):
+            return
+        count = self._signals.count
+        if count > 2 or (count == 2 and self._told):
             logging.shutdown()  # what waits to be written is, if somebody reads it
             os._exit(SIGNALLED + sig)
         self._captured_signals.append(sig)
@@ -169,11 +172,11 @@ class Server(uvicorn.Server):
         if name:
             logger.info(DRAINS, name, len(self.server_state.tasks), self._patience)
         left_over = await self._let_end(began + self._patience)
-        if name and left_over and self._signals < 2:  # who interrupts again is told by `shutdown`
+        if name and left_over and self._signals.count < 2:  # who interrupts again is told by `shutdown`
             logger.warning(CUTS_OFF, name, left_over, self._patience)
         await self._drain(0.0)
         self._told = True
-        left = 0.0 if self._signals > 1 else self._patience - (time.monotonic() - began)
+        left = 0.0 if self._signals.count > 1 else self._patience - (time.monotonic() - began)
         # uvicorn waits so long for responses to end, of other requests, too
         self.config.timeout_graceful_shutdown = math.ceil(max(left, 0.0) + FAREWELL_SECONDS)
 
@@ -187,7 +190,7 @@ class Server(uvicorn.Server):
         """Wait for what runs, until then or a second signal; return how many requests haven't ended."""
         draining = asyncio.ensure_future(self._drain(self._patience + SPARE_SECONDS))
         counter = 0
-        while not draining.done() and self._signals < 2 and (left := ends - time.monotonic()) > 0:
+        while not draining.done() and self._signals.count < 2 and (left := ends - time.monotonic()) > 0:
             counter += 1
             await self.on_tick(counter)
             await asyncio.wait([draining], timeout=min(left, 1 / TICKS))

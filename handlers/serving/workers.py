@@ -24,6 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from handlers.http.server import FAREWELL_SECONDS, SIGNALLED, bind, signal_name
+from handlers.http.signals import Signals
 from handlers.metrics.board import Board
 from handlers.metrics.metrics import Metrics
 from handlers.metrics.port import metrics_port
@@ -115,7 +116,8 @@ class Server:
         self._core = RemoteCore(engine.address, stats=True)
         self._stop = asyncio.Event()
         self._failed = False
-        self._signals: list[int] = []
+        self._signals = Signals()
+        self._last_signal = 0
 
     async def run(self) -> int:
         """Serve until a signal; returns the exit code."""
@@ -139,8 +141,8 @@ class Server:
             self._core.stop()
             stopping.cancel()
         await working
-        if len(self._signals) > 1:
-            return SIGNALLED + self._signals[-1]
+        if self._signals.count > 1:
+            return SIGNALLED + self._last_signal
         return 1 if self._failed else 0
 
     def _hear(self, loop: asyncio.AbstractEventLoop, life: Life) -> None:
@@ -159,13 +161,15 @@ class Server:
 
     def _on_signal(self, number: int) -> None:
         """Have all end in order; by a second signal soon, by a third at once."""
-        self._signals.append(number)
-        if len(self._signals) == 1:
+        if not self._signals.take(number):
+            return
+        self._last_signal, count = number, self._signals.count
+        if count == 1:
             logger.info("%s: the API workers are told to end", signal_name(number))
-        if len(self._signals) == 2:
+        if count == 2:
             logger.warning("Interrupted again: what still runs is cut off")
             self._staff.hurry(FAREWELL_SECONDS + LATE_SECONDS)
-        if len(self._signals) > 2:
+        if count > 2:
             self._staff.kill()
         self._stop.set()
 

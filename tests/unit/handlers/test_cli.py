@@ -279,6 +279,20 @@ def test_a_signal_lets_running_requests_end_and_exits_0(number: signal.Signals) 
         assert 0 == process.wait(20)
 
 
+def test_a_signal_to_the_process_and_to_its_group_is_one() -> None:
+    with fake_server(step_seconds=0.1) as (process, address):
+        until_connected(process)
+        body = {"inputs": "Hi", "parameters": {"max_new_tokens": 8}}
+        with urllib.request.urlopen(json_request(f"{address}/generate_stream", body), timeout=30) as answer:
+            answer.readline()
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.02)  # or the kernel would make one of both
+            process.send_signal(signal.SIGTERM)
+            rest = answer.read()
+        assert b'"finish_reason"' in rest or b'"generated_text":"' in rest
+        assert 0 == process.wait(20)
+
+
 @pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)])
 def test_a_second_signal_ends_what_runs_at_once_and_says_so(numbers: tuple[signal.Signals, ...]) -> None:
     with fake_server(step_seconds=0.1) as (process, address):
@@ -288,7 +302,7 @@ def test_a_second_signal_ends_what_runs_at_once_and_says_so(numbers: tuple[signa
         with urllib.request.urlopen(request, timeout=30) as answer:
             answer.readline()
             process.send_signal(numbers[0])
-            assert all(answer.readline() for _ in range(4))  # it goes on
+            assert all(answer.readline() for _ in range(6))  # it goes on, for more than an echo takes
             process.send_signal(numbers[1])
             *_, last = [line for line in answer if line.strip()]
         assert b"The server shuts down" in last

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
+from handlers.http.signals import ECHO_SECONDS
 from tests.ports import free_port
 from tests.processes import children, command_line
 from tests.unit.handlers.test_cli import PLAIN, ROOT
@@ -256,6 +257,7 @@ def test_a_second_signal_ends_the_requests_of_all_workers_at_once() -> None:
                 streams.append(held.enter_context(live.streaming(LONG)))
         live.process.terminate()
         until(lambda: live.get("/readyz").status_code == 503, live)
+        time.sleep(2 * ECHO_SECONDS)
         live.process.terminate()
         for lines in streams:
             *_, last = [line for line in lines if line]
