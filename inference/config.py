@@ -81,9 +81,7 @@ class EngineConfig:
     native_kernels: bool = True  # linears and attention of the C extension
     fuse_layers: bool = True  # whole decoder layers in the C extension
     narrow_weights: bool = True  # float32 weights that 16 bits hold exactly are kept in 16 bits
-    compress_weights: bool = (
-        True  # weights are kept in fewer bits that hold them exactly, those of files or 12
-    )
+    compress_weights: bool = True  # weights are kept in fewer bits that hold them: the files' own, or 12
     screen_head: bool = True  # the likeliest token is found by a copy of the head in 8 or 6 bits
     trim_last_layer: bool = True  # of tokens that none is chosen after, it gives keys and values alone
     prefault_cache: bool = True  # its next pages' memory is found while nothing is computed

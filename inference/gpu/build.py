@@ -92,8 +92,7 @@ class Stack:
 
     def undo(self) -> None:
         """Put the model's own linears back."""
-        for layer in self._layers:
-            layer.undo()
+        _undo_all(self._layers)
 
 
 def build_stack(
@@ -123,11 +122,16 @@ def build_stack(
                     ropes.append(rope)
                 built.append(builder.build(variant, None if rope is None else ropes.index(rope)))
     except Exception:
-        for layer in built:
-            layer.undo()
+        _undo_all(built)
         raise
     tables = [RopeTable(rope, spread=spread, positions=positions) for rope, spread in ropes]
     return Stack(multiply, built, tables, _ends(anatomy.ends, multiply, dtype))
+
+
+def _undo_all(layers: list[Rebuilt]) -> None:
+    """Put the model's own linears back, forgetting each layer: of few bits they are no views, but others."""
+    while layers:
+        layers.pop().undo()
 
 
 class _Builder:

@@ -103,7 +103,7 @@ class Source:
         speed, loading, how = product_speed(config, self.weights, dtype, library), 0, ""
         if self.weights.stored is not None:  # but for 4 bits in 16, all of them, before the first is packed
             loading, how = held.size(dtype.itemsize, 2) + self.weights.stored.passing_bytes, "expanded"
-            loading -= self._spared_bytes(2)
+            loading -= 0 if self.kept.rounding else self._spared_bytes(2)
         elif self.device.type == "cpu" and has_own_code(self.described):
             loading, how = held.size(dtype.itemsize), "loaded in float32"
         return replace(
@@ -250,7 +250,7 @@ def find_source(
             f"--quantize {asked} has weights in {bits} bits, and {_why_not(config, described)}: leave it out"
         )
     if weights.stored is not None:
-        sizes = _sizes_said(weights.stored, source.kept)
+        sizes = _sizes_said(weights.stored, KeptLinears() if rounding else source.kept)
         progress(f"The files are quantised: {source.quantization}, {sizes}")
     return source
 

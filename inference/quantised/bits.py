@@ -17,7 +17,8 @@ def unpack(words: Tensor, bits: int, count: int) -> Tensor:
     `words`: (rows, at least count * bits / 32), int32.
     """
     if 8 % bits == 0:
-        octets = words.contiguous().view(torch.uint8)
+        # Flat first: rows of one word, turned, are contiguous to torch, and still can't be viewed as bytes
+        octets = words.contiguous().flatten().view(torch.uint8).view(len(words), -1)
         parts = [(octets >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
         return torch.stack(parts, -1).flatten(-2)[:, :count]
     wide = pad(words.long() & (2**WORD - 1), (0, 1))

@@ -147,12 +147,12 @@ def _of_bits4(weight: Bits4, dtype: torch.dtype) -> Blocks:
         bits=4,
         inputs=k,
         group=group,
-        scales=pad(weight.scales, (0, missing)),
+        scales=_by_rows(weight.scales, missing),
         dtype=dtype,
         numbers=Numbers.COUNTED if counted else Numbers.LEVELS,
         offset=int(first_level) if counted else 0,
         levels=None if counted else weight.levels,
-        zeros=None if weight.zeros is None else pad(weight.zeros, (0, missing)),
+        zeros=None if weight.zeros is None else _by_rows(weight.zeros, missing),
     )
 
 
@@ -170,7 +170,7 @@ def _of_bits8(weight: Bits8, dtype: torch.dtype) -> Blocks:
         bits=8,
         inputs=weight.inputs,
         group=group,
-        scales=pad(scales, (0, missing)),
+        scales=_by_rows(scales, missing),
         dtype=dtype,
         numbers=numbers,
         offset=-_SIGN if counted else 0,
@@ -180,6 +180,11 @@ def _of_bits8(weight: Bits8, dtype: torch.dtype) -> Blocks:
 def _by_blocks(codes: Tensor) -> Tensor:
     """Return codes (n, k) with 0 for the inputs that the last block lacks."""
     return pad(codes, (0, -codes.shape[1] % BLOCK))
+
+
+def _by_rows(numbers: Tensor, missing: int) -> Tensor:
+    """Return numbers (n, groups), 0 for those missing, row by row for kernels: GPTQ has them turned."""
+    return pad(numbers, (0, missing)).contiguous()
 
 
 def _groups(weight: Codes) -> tuple[int, int]:

@@ -92,13 +92,14 @@ def _expand(parts: Parts, weight: Tensor, *, bits: int, size: int, added: int, n
 
 
 def _bits4(parts: Parts, *, size: int, added: int) -> Bits4:
-    words, rows = parts["words"].T.contiguous(), parts["words"].shape[1]
+    words, rows = parts["words"].T, parts["words"].shape[1]
     zeros = (unpack(parts["zeros"], 4, rows) + added) & 15
-    return whole_numbers(words.view(torch.uint8), 8 * words.shape[1], size, parts["scales"].T, zeros.T)
+    octets = unpack(words, 8, 4 * words.shape[1])
+    return whole_numbers(octets, 8 * words.shape[1], size, parts["scales"].T, zeros.T)
 
 
 def _bits8(parts: Parts, *, size: int) -> Bits8:
-    octets = parts["words"].T.contiguous().view(torch.uint8)
+    octets = unpack(parts["words"].T, 8, 4 * len(parts["words"]))
     return Bits8((octets ^ _MIDDLE).view(torch.int8), size, parts["scales"].T.float())
 
 

@@ -153,6 +153,22 @@ def test_files_in_4_bits_are_rounded_to_8_where_that_is_asked_for(tmp_path: Path
     session.close()
 
 
+def test_files_that_are_rounded_are_planned_as_expanded_until_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.loading.source.MIB", 1)  # or a toy's sizes are all 0
+    save_quantised("llama", tmp_path, AWQ)
+    said: list[str] = []
+    expanded = replace(on_device(tmp_path), compress_weights=False)
+    sources = [
+        find_source(each, 1, said.append, device_path=True)
+        for each in (on_device(tmp_path, quantize="int8"), expanded)
+    ]
+    assert said[0] == said[1]
+    assert sources[0].demand().loading_bytes == sources[1].demand().loading_bytes
+    assert sources[0].demand().weights_bytes < sources[1].demand().weights_bytes
+
+
 def test_rounding_is_refused_where_no_kernels_do_it(tmp_path: Path) -> None:
     save_model("llama", tmp_path)
     settings = on_device(tmp_path, quantize="bitsandbytes-nf4", native_kernels=False)

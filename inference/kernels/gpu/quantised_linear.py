@@ -184,7 +184,10 @@ def _numbers(
 
 @triton.jit
 def _levels(codes: tl.tensor, levels_ptr: tl.tensor, base: tl.tensor, NUMBERS: tl.constexpr) -> tl.tensor:
-    """Return the numbers of codes, as `Numbers` says: E4M3's without what scales are multiplied with."""
+    """Return the numbers of codes, as `Numbers` says: E4M3's without what scales are multiplied with.
+
+    Its two codes that are NaN become 480: a model that has one is refused by its own logits.
+    """
     if NUMBERS == 1:
         return tl.load(levels_ptr + codes)
     if NUMBERS == 0:  # half the work of a conversion

@@ -10,7 +10,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch import dtype as Dtype  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
-from inference.gpu.build import Stack, build_stack  # noqa: E402
+from inference.gpu.build import Rebuilt, Stack, build_stack  # noqa: E402
 from inference.gpu.linears import Multiplier  # noqa: E402
 from inference.gpu.model import EagerRunner  # noqa: E402
 from inference.gpu.ops import Weight  # noqa: E402
@@ -147,3 +147,22 @@ def test_layers_in_4_bits_compute_what_they_do_expanded(family: str, dtype: Dtyp
     assert apart(found, expected) < (1e-4 if dtype == torch.float32 else 3e-2)
     stack.undo()
     assert apart(own_logits(kept), own) < (1e-6 if dtype == torch.float32 else 1e-9)
+
+
+def test_layers_in_4_bits_are_put_back_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = device_toy("llama", torch.float32)
+    for name, module in linears(model).items():
+        if name != "lm_head":
+            keep_codes(module, round_rows(module.weight.cpu(), "nf4").to(DEVICE))
+    stack, left, undo = build(model), [], Rebuilt.undo
+    codes = [weakref.ref(each.linear.weight.codes) for each in stack.packed]
+
+    def counted(layer: Rebuilt) -> None:
+        left.append(alive(codes))
+        undo(layer)
+
+    monkeypatch.setattr(Rebuilt, "undo", counted)
+    stack.undo()
+    layers = len(model.model.layers)
+    assert left == [4 * each for each in range(layers, 0, -1)]
+    assert alive(codes) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -44,6 +45,19 @@ def test_it_is_the_same_weight(form: str, outputs: int, inputs: int, group: int)
     assert torch.equal(found.unpack().expand(), weight.expand())
     assert torch.equal(found.expand(), weight.expand().bfloat16())
     assert torch.equal(found.expand(torch.float32), weight.expand())
+
+
+@pytest.mark.parametrize("form", ["zero points", *EIGHT_BITS])
+def test_rows_lie_one_behind_the_other_whatever_order_files_have(form: str) -> None:
+    weight = make(form, 6, 256, 32)
+    turned = replace(weight, scales=weight.scales.T.contiguous().T)  # as GPTQ and AWQ have them
+    if isinstance(turned, Bits4) and turned.zeros is not None:
+        turned = replace(turned, zeros=turned.zeros.T.contiguous().T)
+    for given_so in (turned, replace(weight, scales=torch.ones(1).expand(6, 8))):
+        found = Blocks.of(given_so, torch.float16)
+        read = [each for each in (found.codes, found.scales, found.zeros) if each is not None]
+        assert all(each.is_contiguous() for each in read)
+        assert torch.equal(found.expand(torch.float32), given_so.expand())
 
 
 @pytest.mark.parametrize("group", [32, 96, 128])

@@ -30,6 +30,24 @@ def test_a_stored_zero_point_is_one_less_and_wraps_around() -> None:
     assert expand(find(table(TENSORS), method("gptq", **second)), TENSORS).eq(0).all()
 
 
+@pytest.mark.parametrize(("bits", "inputs"), [(4, 8), (8, 4)])
+def test_inputs_may_fit_in_one_word(bits: int, inputs: int) -> None:
+    tensors = {
+        "x.qweight": torch.arange(OUTPUTS, dtype=torch.int32)[None],  # of which the lowest bits are the first
+        "x.qzeros": torch.full((1, OUTPUTS * bits // 32), {4: 0x77777777, 8: 0x7F7F7F7F}[bits]).int(),
+        "x.scales": torch.ones(1, OUTPUTS, dtype=torch.float16),
+    }
+    found = find(table(tensors), method("gptq", bits=bits, group_size=-1))
+    weight, middle = expand(found, tensors), 2 ** (bits - 1)
+    assert weight.shape == (OUTPUTS, inputs)
+    assert (weight[:, 0] + middle).tolist() == [each % 2**bits for each in range(OUTPUTS)]
+    kept = found.weights["x.weight"]
+    assert kept.codes is not None
+    assert torch.equal(
+        kept.codes({role: tensors[name] for role, name in kept.parts.items()}).expand(), weight
+    )
+
+
 def test_more_groups_than_are_named_are_no_fault() -> None:
     half = {"x.g_idx": torch.zeros(INPUTS, dtype=torch.int32)}
     assert expand(find(table(TENSORS | half), method("gptq", **SETTINGS)), TENSORS | half).eq(-1).all()
