@@ -113,12 +113,12 @@ def _plain_linears(model: PreTrainedModel) -> dict[str, nn.Linear]:
 def _mixed(model: PreTrainedModel, found: Mapping[str, str], stored: Stored) -> set[str]:
     """Return the paths of linears beside which are others, to be computed as one, that aren't kept alike."""
     weights = {path: stored.weights[name] for name, path in found.items()}
-    sizes = {path: each.codes_bytes / each.count for path, each in weights.items()}
+    forms = {path: (each.kind, each.codes_bytes / each.count) for path, each in weights.items()}
     mixed: set[str] = set()
-    for path in sizes:
+    for path in forms:
         parent, _, own = path.rpartition(".")
         names = next((each for each in JOINED if own in each), (own,))
         beside = [f"{parent}.{name}" for name in names if hasattr(model.get_submodule(parent), name)]
-        if len({sizes.get(each) for each in beside}) > 1:
+        if len({forms.get(each) for each in beside}) > 1:
             mixed.add(path)
     return mixed

@@ -220,7 +220,7 @@ def find_source(
     if quantize and library is None and not keeps:
         bits, times = (4, "four times") if quantize in FOUR_BITS else (8, "twice")
         kernels = "kernels" if device_path else "the native kernels"
-        why = _why_not(config, described) if device_path else without
+        why = _why_not(config, described, on_device=True) if device_path else without
         raise ModelUnavailable(
             f"--quantize {asked} has weights rounded to {bits} bits by {kernels}, but {why}: "
             f"leave it out, and they are served in 16 bits, which take {times} the memory"
@@ -247,7 +247,8 @@ def find_source(
     if rounding and not source.kept:
         bits = 8 if rounding == INT8 else 4
         raise ModelUnavailable(
-            f"--quantize {asked} has weights in {bits} bits, and {_why_not(config, described)}: leave it out"
+            f"--quantize {asked} has weights in {bits} bits, and "
+            f"{_why_not(config, described, on_device=device_path)}: leave it out"
         )
     if weights.stored is not None:
         sizes = _sizes_said(weights.stored, KeptLinears() if rounding else source.kept)
@@ -255,12 +256,12 @@ def find_source(
     return source
 
 
-def _why_not(config: EngineConfig, described: PreTrainedConfig) -> str:
+def _why_not(config: EngineConfig, described: PreTrainedConfig, *, on_device: bool) -> str:
     if config.shards > 1:
         return "shards have none of them"
     if not config.native_kernels:
         return "they are switched off (--native-kernels)"
-    if not config.compress_weights or not config.narrow_weights:
+    if not config.compress_weights or not (config.narrow_weights or on_device):
         return "to keep weights in fewer bits is switched off"
     if described.is_encoder_decoder or has_own_code(described):
         return "models with an encoder, or with code of their own, can't be given them"

@@ -51,7 +51,7 @@ class Bits4:
         both = torch.index_select(pairs.view(torch.int64).flatten(), 0, octets).view(torch.float32)
         found = both.view(len(self.codes), -1)[:, : self.inputs]
         if self.inputs % self.group:
-            each = torch.arange(self.inputs) // self.group
+            each = torch.arange(self.inputs, device=found.device) // self.group
             zeros = None if self.zeros is None else self.zeros[:, each]
             return found.add_(0 if zeros is None else zeros).mul_(self.scales[:, each])
         groups = found.unflatten(1, (-1, self.group))

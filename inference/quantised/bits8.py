@@ -51,8 +51,8 @@ class Bits8:
 
 
 def bytes_in_8_bits(outputs: int, inputs: int, group: int) -> int:
-    """Return what such a weight takes."""
-    return outputs * (inputs + -(-inputs // group) * 4)
+    """Return what such a weight takes, in blocks of 128 inputs."""
+    return outputs * (-(-inputs // 128) * 128 + -(-inputs // group) * 4)
 
 
 def round_rows(weight: Tensor) -> Bits8:

@@ -23,6 +23,7 @@ from inference.quantised.codes import Codes
 BLOCK = 128  # inputs
 HALF = BLOCK // 2
 _SIGN = 128  # of int8: codes are counted from the least number
+_NAN = 127  # of E4M3, with either sign
 _OF_E4M3 = 256.0  # what a float16 with the same bits, but for more of the exponent, is to be multiplied with
 
 
@@ -163,7 +164,7 @@ def _of_bits8(weight: Bits8, dtype: torch.dtype) -> Blocks:
     if weight.codes.dtype == torch.float8_e5m2:
         numbers = Numbers.E5M2
     elif weight.codes.dtype == torch.float8_e4m3fn:
-        numbers, scales = Numbers.E4M3, scales * _OF_E4M3
+        numbers, scales = Numbers.E4M3, _nan_where_codes_are(octets, weight.group, scales * _OF_E4M3)
     counted = numbers is Numbers.COUNTED
     return Blocks(
         codes=_by_blocks(octets ^ _SIGN if counted else octets).contiguous(),
@@ -175,6 +176,14 @@ def _of_bits8(weight: Bits8, dtype: torch.dtype) -> Blocks:
         numbers=numbers,
         offset=-_SIGN if counted else 0,
     )
+
+
+def _nan_where_codes_are(octets: Tensor, group: int, scales: Tensor) -> Tensor:
+    """Return scales that are NaN where a group of E4M3 has one, whose codes kernels take for numbers."""
+    rows, inputs = ((octets & _NAN) == _NAN).nonzero(as_tuple=True)
+    if len(rows):
+        scales[rows, inputs // group] = torch.nan
+    return scales
 
 
 def _by_blocks(codes: Tensor) -> Tensor:

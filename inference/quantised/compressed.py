@@ -155,7 +155,8 @@ def _fp4(table: Table, name: str, prefix: str) -> Expansion:
 def _expand(parts: Parts, weight: Tensor, *, bits: int, size: int, table: Table, name: str) -> None:
     rows, columns = weight.shape
     order = _order(parts, table, name, size)
-    every = parts["scale"].float().expand(rows, -1) if parts["scale"].numel() == 1 else parts["scale"].float()
+    every = parts["scale"].float()
+    every = every.view(1, 1).expand(rows, 1) if every.numel() == 1 else every
     zeros = None
     if "zero" in parts:
         zeros = unpack(parts["zero"].T, bits, rows).T.float()  # (rows, groups)
@@ -169,14 +170,14 @@ def _bits4(parts: Parts, *, columns: int, size: int) -> Bits4:
     words, scales = parts["words"].contiguous(), parts["scale"].float()
     rows = len(words)
     zeros = unpack(parts["zero"].T, 4, rows).T if "zero" in parts else 8
-    scales = scales.expand(rows, 1) if scales.numel() == 1 else scales
+    scales = scales.view(1, 1).expand(rows, 1) if scales.numel() == 1 else scales
     octets = words.view(torch.uint8)[:, : -(-columns // 2)]
     return whole_numbers(octets, columns, size, scales, zeros)
 
 
 def _bits8(parts: Parts, *, columns: int, size: int) -> Bits8:
     codes, scales = unpack(parts["words"], 8, columns), parts["scale"].float()
-    scales = scales.expand(len(codes), 1) if scales.numel() == 1 else scales
+    scales = scales.view(1, 1).expand(len(codes), 1) if scales.numel() == 1 else scales
     return Bits8((codes ^ 128).view(torch.int8), size, scales)
 
 

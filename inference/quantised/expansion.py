@@ -30,8 +30,9 @@ class Expansion:
     parts: Mapping[str, str]  # names in the files, by what they are to `expand`
     expand: Expand
     codes: ReadCodes | None = None  # the same in few bits, if it is stored so, and can be computed with so
-    codes_bytes: int = 0  # that this takes at most
+    codes_bytes: int = 0  # that this takes, but for what its last panel or block lacks
     bits: int = 4  # of a code
+    kind: str = ""  # of one in 8 bits, as safetensors calls it
 
     @property
     def count(self) -> int:

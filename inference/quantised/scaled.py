@@ -31,7 +31,8 @@ def scaled(table: Table, name: str, scale: str, block: Block | None) -> Expansio
 
     `block` is what config.json says of these; None: what can be told of their shape.
     """
-    shape = table.get(name, (*FP8, "I8")).shape
+    tensor = table.get(name, (*FP8, "I8"))
+    shape = tensor.shape
     if len(shape) < 2:
         raise table.refusal(f"have `{name}` with {len(shape)} dimensions")
     _check_scales(table, scale, shape, block)
@@ -40,7 +41,8 @@ def scaled(table: Table, name: str, scale: str, block: Block | None) -> Expansio
     if not group:
         return Expansion(shape, parts, expand)
     codes = partial(_bits8, block=block, group=group)
-    return Expansion(shape, parts, expand, codes, bytes_in_8_bits(shape[0], shape[1], group), bits=8)
+    nbytes = bytes_in_8_bits(shape[0], shape[1], group)
+    return Expansion(shape, parts, expand, codes, nbytes, bits=8, kind=tensor.dtype)
 
 
 def packed_fp4(

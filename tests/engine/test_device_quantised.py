@@ -13,6 +13,7 @@ from inference.config import EngineConfig
 from inference.errors import ModelUnavailable
 from inference.levels.ladder import Attempt, Climb
 from inference.levels.served import Level, Served
+from inference.loading.model import kept_weights
 from inference.loading.source import find_source
 from tests.engine import quantised as packed
 from tests.engine.adapters import toy_adapter
@@ -69,6 +70,21 @@ def test_weights_stay_in_8_bits(name: str, family: str, tmp_path: Path) -> None:
     assert any("weights" in line and "8 bits, others" in line for line in session.progress)
     check_texts(session, model)
     session.close()
+
+
+def test_neighbours_whose_numbers_are_of_another_kind_are_expanded(tmp_path: Path) -> None:
+    save_quantised("llama", tmp_path, ALL_FORMATS["compressed fp8"])
+    source = find_source(on_device(tmp_path), 1, lambda _: None, device_path=True)
+    stored = source.weights.stored
+    assert stored is not None
+    others = {
+        name: replace(each, kind="I8") if "k_proj" in name else each for name, each in stored.weights.items()
+    }
+    weights = replace(source.weights, stored=replace(stored, weights=others))
+    mixed = kept_weights(source.described, weights, None, (4, 8))
+    gone = {name for name in source.kept.places if name not in mixed.places}
+    assert {name.rsplit(".", 2)[-2] for name in gone} == {"q_proj", "k_proj", "v_proj"}
+    assert any("o_proj" in name for name in mixed.places)
 
 
 def test_weights_in_8_bits_that_have_zero_points_are_expanded(tmp_path: Path) -> None:

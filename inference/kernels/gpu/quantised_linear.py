@@ -90,7 +90,8 @@ def expand_blocks(weight: Blocks, dtype: torch.dtype) -> Tensor:
 def quantised_tiles(rows: int, weight: Blocks, processors: int) -> Iterator[QuantisedTile]:
     """Yield tiles worth measuring for so many rows: one by arithmetic first, and others around it."""
     outputs, blocks, row = len(weight.codes), weight.blocks, BLOCK * weight.bits // 8
-    together = 1 if rows == 1 else min(max(_power(rows), _LEAST_ROWS), _MOST_TOGETHER)
+    most = _MOST_TOGETHER // 2 if weight.dtype == torch.float32 else _MOST_TOGETHER  # or registers spill
+    together = 1 if rows == 1 else min(max(_power(rows), _LEAST_ROWS), most)
     sizes = (32, 16, 8, 4) if rows == 1 else (128, 64, 32)
     known = set()
     for least in (3, 2, 6):  # programs for each processor
@@ -184,10 +185,7 @@ def _numbers(
 
 @triton.jit
 def _levels(codes: tl.tensor, levels_ptr: tl.tensor, base: tl.tensor, NUMBERS: tl.constexpr) -> tl.tensor:
-    """Return the numbers of codes, as `Numbers` says: E4M3's without what scales are multiplied with.
-
-    Its two codes that are NaN become 480: a model that has one is refused by its own logits.
-    """
+    """Return the numbers of codes, as `Numbers` says: E4M3's without what scales are multiplied with."""
     if NUMBERS == 1:
         return tl.load(levels_ptr + codes)
     if NUMBERS == 0:  # half the work of a conversion

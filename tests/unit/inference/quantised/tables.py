@@ -46,3 +46,11 @@ def expand(found: Found, tensors: Mapping[str, Tensor], name: str = "x.weight") 
     weight = torch.full(expansion.shape, torch.nan)
     expansion.expand({role: tensors[part] for role, part in expansion.parts.items()}, weight)
     return weight
+
+
+def in_few_bits(found: Found, tensors: Mapping[str, Tensor], name: str = "x.weight") -> Tensor | None:
+    """Return the same of its codes, None if it has none that are computed with."""
+    expansion = found.weights[name]
+    if expansion.codes is None:
+        return None
+    return expansion.codes({role: tensors[part] for role, part in expansion.parts.items()}).expand()

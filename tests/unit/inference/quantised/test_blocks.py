@@ -13,7 +13,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from inference.quantised.bits4 import Bits4, pack_codes, whole_numbers  # noqa: E402
-from inference.quantised.bits8 import Bits8  # noqa: E402
+from inference.quantised.bits8 import Bits8, bytes_in_8_bits  # noqa: E402
 from inference.quantised.blocks import BLOCK, HALF, Blocks, Numbers  # noqa: E402
 from inference.quantised.codes import Codes  # noqa: E402
 
@@ -113,3 +113,20 @@ def test_it_goes_where_it_is_sent_as_a_whole() -> None:
     assert levels is not None
     assert levels.device.type == "meta"
     assert there.nbytes == 7 * (2 * 64 + 4 * 4 + 4 * 4)
+
+
+@pytest.mark.parametrize("sign", [0, 128])
+def test_a_group_of_e4m3_with_a_nan_is_none_of_numbers(sign: int) -> None:
+    own = make("e4m3", 3, 200, 64)
+    assert isinstance(own, Bits8)
+    codes = own.codes.view(torch.uint8) & 119  # which is no NaN
+    codes[1, 70] = 127 | sign
+    found = Blocks.of(Bits8(codes.view(torch.float8_e4m3fn), 64, own.scales), torch.float32)
+    assert found.scales.isnan().nonzero().tolist() == [[1, 1]]
+    assert own.scales.isfinite().all()
+
+
+def test_a_weight_takes_what_was_planned_with() -> None:
+    for inputs, group in ((256, 128), (300, 300), (576, 64)):
+        found = Blocks.of(make("int8", 5, inputs, group), torch.float32)
+        assert bytes_in_8_bits(5, inputs, group) == pytest.approx(found.nbytes, rel=0.02)

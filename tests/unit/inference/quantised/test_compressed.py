@@ -15,7 +15,7 @@ from torch import Tensor  # noqa: E402
 
 from inference.errors import ModelUnavailable  # noqa: E402
 from inference.quantised.compressed import find  # noqa: E402
-from tests.unit.inference.quantised.tables import expand, method, table  # noqa: E402
+from tests.unit.inference.quantised.tables import expand, in_few_bits, method, table  # noqa: E402
 
 ROWS, COLUMNS = 48, 96
 
@@ -56,6 +56,22 @@ def test_words_are_unpacked_as_the_library_does(bits: int, symmetric: bool, size
     tensors = {f"x.{name}": each for name, each in stored.items()}
     found = find(table(tensors), given("pack-quantized", **weights))
     torch.testing.assert_close(expand(found, tensors), expected, rtol=1e-6, atol=1e-7)
+    narrow = in_few_bits(found, tensors)
+    assert (narrow is not None) == (bits == 4 or (bits == 8 and symmetric))
+    if narrow is not None:
+        assert found.weights["x.weight"].bits == bits
+        torch.testing.assert_close(narrow, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_one_scale_for_all_may_be_a_number_alone(bits: int) -> None:
+    weights = {"num_bits": bits, "type": "int", "symmetric": True, "strategy": "channel"}
+    stored, expected = packed("pack-quantized", torch.full((ROWS, 1), 0.3), **weights)
+    tensors = {f"x.{name}": each for name, each in stored.items()}
+    tensors["x.weight_scale"] = torch.tensor(0.3)
+    found = find(table(tensors), given("pack-quantized", **weights))
+    for each in (expand(found, tensors), in_few_bits(found, tensors)):
+        torch.testing.assert_close(each, expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +100,11 @@ def test_8_bits_are_as_the_library_has_them(
     found = find(table(tensors), given(form, **weights))
     expected = compressor.decompress(stored, scheme)["weight"]
     torch.testing.assert_close(expand(found, tensors), expected, rtol=1e-6, atol=1e-7)
+    narrow = in_few_bits(found, tensors)
+    if "x.weight_zero_point" in tensors:
+        assert narrow is None
+    else:
+        torch.testing.assert_close(narrow, expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("form", ["nvfp4-pack-quantized", "mxfp4-pack-quantized"])
