@@ -14,15 +14,15 @@ class Signals:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._heard = (0, 0.0)  # the last one, and when it came
+        self._heard = 0.0  # when the last one came
+        self.last = 0
         self.count = 0
 
     def take(self, number: int) -> bool:
         """Return whether a signal is another one than that before it."""
-        now = self._clock()
-        last, at = self._heard
-        self._heard = number, now
-        if number == last and now - at < ECHO_SECONDS:
+        before, self._heard = self._heard, self._clock()
+        last, self.last = self.last, number
+        if number == last and self._heard - before < ECHO_SECONDS:
             return False
         self.count += 1
         return True

@@ -117,7 +117,6 @@ class Server:
         self._stop = asyncio.Event()
         self._failed = False
         self._signals = Signals()
-        self._last_signal = 0
 
     async def run(self) -> int:
         """Serve until a signal; returns the exit code."""
@@ -142,7 +141,7 @@ class Server:
             stopping.cancel()
         await working
         if self._signals.count > 1:
-            return SIGNALLED + self._last_signal
+            return SIGNALLED + self._signals.last
         return 1 if self._failed else 0
 
     def _hear(self, loop: asyncio.AbstractEventLoop, life: Life) -> None:
@@ -163,7 +162,7 @@ class Server:
         """Have all end in order; by a second signal soon, by a third at once."""
         if not self._signals.take(number):
             return
-        self._last_signal, count = number, self._signals.count
+        count = self._signals.count
         if count == 1:
             logger.info("%s: the API workers are told to end", signal_name(number))
         if count == 2:

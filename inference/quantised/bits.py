@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -26,6 +29,13 @@ def unpack(words: Tensor, bits: int, count: int) -> Tensor:
     first, shift = starts // WORD, starts % WORD
     low, high = wide[:, first] >> shift, wide[:, first + 1] << (WORD - shift)
     return ((low | high) & (2**bits - 1)).to(torch.uint8)
+
+
+def slices(count: int, rows: int | Sequence[int]) -> Iterator[slice]:
+    """Yield the pieces of so many rows, of so many rows each."""
+    sizes = [min(rows, count - start) for start in range(0, count, rows)] if isinstance(rows, int) else rows
+    for size, end in zip(sizes, accumulate(sizes), strict=True):
+        yield slice(end - size, end)
 
 
 def words_for(count: int, bits: int) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+
+from inference.quantised.bits import slices
 
 MOST_IN_GROUP = 128  # as in linear.h
 _CODES = 8  # of a word, of which a group has some
@@ -73,10 +74,7 @@ class Bits4:
 
     def split(self, rows: int | Sequence[int]) -> Iterator[Bits4]:
         """Yield the weight in pieces of so many outputs each."""
-        n = len(self.codes)
-        sizes = [min(rows, n - start) for start in range(0, n, rows)] if isinstance(rows, int) else rows
-        for size, end in zip(sizes, accumulate(sizes), strict=True):
-            some = slice(end - size, end)
+        for some in slices(len(self.codes), rows):
             zeros = None if self.zeros is None else self.zeros[some]
             yield replace(self, codes=self.codes[some], scales=self.scales[some], zeros=zeros)
 

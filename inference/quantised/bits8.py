@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from inference.quantised.bits import slices
+
+BLOCK = 128  # inputs, by which a device's kernels read
 LEAST_RUN = 8  # inputs that share a scale, if not all of a row do
 _LARGEST = 127  # of int8, as far down as up
 _AT_ONCE = 1024 * 1024  # numbers
@@ -43,16 +45,13 @@ class Bits8:
 
     def split(self, rows: int | Sequence[int]) -> Iterator[Bits8]:
         """Yield the weight in pieces of so many outputs each."""
-        n = len(self.codes)
-        sizes = [min(rows, n - start) for start in range(0, n, rows)] if isinstance(rows, int) else rows
-        for size, end in zip(sizes, accumulate(sizes), strict=True):
-            some = slice(end - size, end)
+        for some in slices(len(self.codes), rows):
             yield replace(self, codes=self.codes[some], scales=self.scales[some])
 
 
 def bytes_in_8_bits(outputs: int, inputs: int, group: int) -> int:
-    """Return what such a weight takes, in blocks of 128 inputs."""
-    return outputs * (-(-inputs // 128) * 128 + -(-inputs // group) * 4)
+    """Return what such a weight takes, in whole blocks."""
+    return outputs * (-(-inputs // BLOCK) * BLOCK + -(-inputs // group) * 4)
 
 
 def round_rows(weight: Tensor) -> Bits8:

@@ -10,17 +10,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from inference.quantised.bits import slices
 from inference.quantised.bits4 import Bits4, pack_codes
+from inference.quantised.bits8 import BLOCK as BLOCK
 from inference.quantised.bits8 import Bits8
 from inference.quantised.codes import Codes
 
-BLOCK = 128  # inputs
 HALF = BLOCK // 2
 _SIGN = 128  # of int8: codes are counted from the least number
 _NAN = 127  # of E4M3, with either sign
@@ -129,8 +129,7 @@ class Blocks:
     def split(self, sizes: Sequence[int]) -> list[Blocks]:
         """Return pieces of so many outputs each."""
         parts = []
-        for size, end in zip(sizes, accumulate(sizes), strict=True):
-            some = slice(end - size, end)
+        for some in slices(len(self.codes), sizes):
             zeros = None if self.zeros is None else self.zeros[some]
             parts.append(replace(self, codes=self.codes[some], scales=self.scales[some], zeros=zeros))
         return parts
