@@ -1,4 +1,4 @@
-"""A mixture's experts multiplied by the C extension, each a pair of packed linears.
+"""A mixture's experts by the C extension, each a pair of packed linears, all of them in one call.
 
 transformers has all experts of a layer in two tensors, and says of each class how they lie there
 (`transformers.integrations.use_experts_implementation`). What chooses the experts is packed as well,
@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
+from inference.kernels.native import Library
+from inference.kernels.native_experts import ExpertsMemory, PackedExperts
+from inference.models.gates import find_gating
 from inference.models.linears import NativeLinear, NativePack
 from inference.models.quantised import LINEARS
 from inference.models.weights import NARROW, NarrowEmbedding, expert_weights, keep_narrow
@@ -30,13 +33,25 @@ class MixtureSwap:
 
 
 class NativeExperts(nn.Module):
-    """All experts of a layer."""
+    """All experts of a layer, in one call of the C extension where it knows how they are gated."""
 
-    def __init__(self, experts: nn.Module, pack: NativePack) -> None:
+    def __init__(self, experts: nn.Module, pack: NativePack, memory: ExpertsMemory) -> None:
         super().__init__()
         self._own = (experts,)  # in a tuple: its parameters are gone
-        self._dtypes = {name: each.dtype for name, each in expert_weights(experts).items()}
-        self.up, self.down = (_packed(experts, name, pack) for name in self._dtypes)
+        weights = expert_weights(experts)
+        self._dtypes = {name: each.dtype for name, each in weights.items()}
+        first, second = weights
+        self._gating = find_gating(experts, _outputs(experts, weights[first]))
+        self.up = _packed(experts, first, pack, self._alternates)
+        self.down = _packed(experts, second, pack)
+        self._packed: PackedExperts | None = None
+        if self._gating is not None and not getattr(experts, "has_post_expert_norm", False):
+            up, down = ([each.packed for each in linears] for linears in (self.up, self.down))
+            self._packed = PackedExperts(memory, up, down, self._gating)
+
+    @property
+    def _alternates(self) -> bool:
+        return self._gating is not None and self._gating.alternating
 
     def forward(self, given: Tensor, *routing: Tensor, **named: Tensor) -> Tensor:
         """Return (..., hidden) of inputs (..., hidden).
@@ -44,8 +59,11 @@ class NativeExperts(nn.Module):
         `routing`, or `named`: the experts of each token (tokens, chosen), and how much each of them counts.
         """
         index, weights = (*routing, *named.values())
+        x = given.reshape(-1, given.shape[-1])
+        if self._packed is not None:
+            return self._packed(x, index, weights).view(given.shape)
         index, order = index.sort(dim=-1)  # so that a token's sum doesn't depend on what is beside it
-        x, experts = given.reshape(-1, given.shape[-1]), index.reshape(-1)
+        experts = index.reshape(-1)
         counts = torch.bincount(experts, minlength=len(self.up)).tolist()
         found = x.new_zeros((experts.numel(), x.shape[-1]))
         for expert, rows in enumerate(experts.argsort(stable=True).split(counts)):
@@ -68,11 +86,15 @@ class NativeExperts(nn.Module):
     def restore(self) -> nn.Module:
         """Return the model's own module, with its weights in as many bits as they are packed from."""
         own = self._own[0]
-        for (name, dtype), linears in zip(self._dtypes.items(), (self.up, self.down), strict=True):
+        alternating = (self._alternates, False)
+        for (name, dtype), linears, alternates in zip(
+            self._dtypes.items(), (self.up, self.down), alternating, strict=True
+        ):
             weights = [each.unpack().weight.detach() for each in linears]
             kinds = {each.dtype for each in weights}
             kind = kinds.pop() if len(kinds) == 1 else dtype  # each is in the narrowest that holds it
-            stacked = torch.stack([(each.T if own.is_transposed else each).to(kind) for each in weights])
+            own_order = [_alternating(each) if alternates else each for each in weights]
+            stacked = torch.stack([(each.T if own.is_transposed else each).to(kind) for each in own_order])
             own.register_parameter(name, nn.Parameter(stacked, requires_grad=False))
             if kind in NARROW:
                 keep_narrow(own)
@@ -113,13 +135,16 @@ _WIDENINGS = {Tensor.float, Tensor.to, Tensor.type}
 _TO_FLOAT = ((), (torch.float32,))
 
 
-def pack_mixtures(model: nn.Module, pack: NativePack, exact: NativePack) -> list[MixtureSwap]:
+def pack_mixtures(
+    model: nn.Module, library: Library, pack: NativePack, exact: NativePack
+) -> list[MixtureSwap]:
     """Replace all experts of the model, and what chooses them by `exact`; return what was done.
 
     Rounded, a router would choose others; it is small.
     """
     counts = {module.num_experts for module in model.modules() if expert_weights(module)}
-    return [*_pack_experts(model, pack), *_pack_routers(model, exact, counts)]
+    memory = ExpertsMemory(library)
+    return [*_pack_experts(model, pack, memory), *_pack_routers(model, exact, counts)]
 
 
 def undo_mixtures(swaps: list[MixtureSwap]) -> None:
@@ -128,12 +153,12 @@ def undo_mixtures(swaps: list[MixtureSwap]) -> None:
         swaps.pop().undo()
 
 
-def _pack_experts(model: nn.Module, pack: NativePack) -> Iterator[MixtureSwap]:
+def _pack_experts(model: nn.Module, pack: NativePack, memory: ExpertsMemory) -> Iterator[MixtureSwap]:
     for parent in list(model.modules()):
         for name, module in list(parent.named_children()):
             if not expert_weights(module):
                 continue
-            native = NativeExperts(module, pack)
+            native = NativeExperts(module, pack, memory)
             setattr(parent, name, native)
 
             def undo(parent: nn.Module = parent, name: str = name, native: NativeExperts = native) -> None:
@@ -142,13 +167,31 @@ def _pack_experts(model: nn.Module, pack: NativePack) -> Iterator[MixtureSwap]:
             yield MixtureSwap((*native.up, *native.down), undo)
 
 
-def _packed(experts: nn.Module, name: str, pack: NativePack) -> list[NativeLinear]:
-    """Return each expert's linear, and free their weights."""
+def _packed(experts: nn.Module, name: str, pack: NativePack, alternating: bool = False) -> list[NativeLinear]:
+    """Return each expert's linear, and free their weights; `alternating`: gates and ups become halves."""
     weights = experts._parameters.pop(name)  # as they are, not as the model's code reads them
     assert weights is not None, "they were found"
     biases = experts.get_parameter(f"{name}_bias").detach() if experts.has_bias else [None] * len(weights)
-    turned = weights.transpose(1, 2) if experts.is_transposed else weights
-    return [pack(weight.detach().contiguous(), bias) for weight, bias in zip(turned, biases, strict=True)]
+    turned = weights.detach().transpose(1, 2) if experts.is_transposed else weights.detach()
+    pairs = zip(turned, biases, strict=True)
+    if alternating:
+        return [pack(_halves(weight), None if bias is None else _halves(bias)) for weight, bias in pairs]
+    return [pack(weight.contiguous(), bias) for weight, bias in pairs]
+
+
+def _halves(rows: Tensor) -> Tensor:
+    """Return rows of which each second one goes behind all the others."""
+    return torch.cat((rows[::2], rows[1::2]))
+
+
+def _alternating(rows: Tensor) -> Tensor:
+    """Return the rows that `_halves` was given."""
+    return torch.stack(rows.chunk(2), 1).flatten(0, 1)
+
+
+def _outputs(experts: nn.Module, weights: Tensor) -> int:
+    """Return how many outputs linears of weights (experts, n, k) have, (experts, k, n) if they are turned."""
+    return int(weights.shape[2 if experts.is_transposed else 1])
 
 
 def _pack_routers(model: nn.Module, pack: NativePack, counts: Collection[Any]) -> Iterator[MixtureSwap]:
