@@ -34,9 +34,10 @@ from inference.files.checkpoint import find_checkpoint, read_weights  # noqa: E4
 from inference.kernels.native import Library, open_library  # noqa: E402
 from inference.kv_cache.blocks import blocks_for  # noqa: E402
 from inference.levels.served import Served  # noqa: E402
+from inference.loading.counting import kept_weights  # noqa: E402
 from inference.loading.keeping import KeptLinears  # noqa: E402
 from inference.loading.level import Options, bring_up  # noqa: E402
-from inference.loading.model import kept_weights, load_model, read_config  # noqa: E402
+from inference.loading.model import load_model, read_config  # noqa: E402
 from inference.quantised.asked import FOUR_BITS  # noqa: E402
 from inference.sequences.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
 from inference.types import CoreRequest, LogprobsMode, Sampling  # noqa: E402

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
@@ -65,12 +66,13 @@ def keep_experts(
 
 
 def _read(experts: tuple[Names, ...], tensors: Mapping[str, Kept]) -> list[Codes]:
-    found = []
-    for names in experts:
-        whole = join([tensors[name].codes() for name in names])
-        assert whole is not None, "their forms are alike"
-        found.append(whole)
-    return found
+    def whole(names: Names) -> Codes:
+        found = join([tensors[name].codes() for name in names])
+        assert found is not None, "their forms are alike"
+        return found
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # each is too small for several threads
+        return list(pool.map(whole, experts))
 
 
 def _whole(

@@ -19,14 +19,13 @@ from inference.gpu.memory import memory_named
 from inference.gpu.ops import choose_ops
 from inference.kernels.native import Library, open_library
 from inference.levels.served import Served
+from inference.loading.classes import has_own_code
+from inference.loading.counting import held_weights, kept_weights
 from inference.loading.keeping import KeptLinears
 from inference.loading.level import Options, bring_up
 from inference.loading.model import (
     choose_device,
     choose_dtype,
-    has_own_code,
-    held_weights,
-    kept_weights,
     load_model,
     read_config,
     vocabulary_size,

@@ -56,8 +56,11 @@ def head_shape(described: PreTrainedConfig) -> tuple[int, int]:
 
 
 def _multiplied(text: PreTrainedConfig, weights: Weights) -> int:
-    """Return how many parameters a token of a prompt is multiplied with: all but embedding and head."""
-    total = weights.floats + weights.other_bytes
+    """Return how many parameters a token of a prompt is multiplied with.
+
+    Those are all but embedding, head, and the experts that it isn't given to.
+    """
+    total = weights.floats - weights.idle + weights.other_bytes
     table = math.prod(head_shape(text))
     tables = table if getattr(text, "tie_word_embeddings", True) else 2 * table
     return max(total - tables, total // 8)

@@ -19,7 +19,9 @@ from inference.quantised.expansion import Expansion, Found, Parts, Table, spans
 from inference.quantised.method import Method
 
 _BITS = 4
+_LOWER = 0x0F0F0F0F  # halves of a word's bytes
 _IN_WORD = 8
+_OCTETS = 4  # of a word
 _PLACES = [0, 4, 1, 5, 2, 6, 3, 7]  # in a word, of the outputs as they come
 _FLOATS = ("F16", "BF16", "F32")
 _FORMS = ("gemm", "gemv")
@@ -96,8 +98,25 @@ def _in_order(words: Tensor) -> Tensor:
 
 
 def _bits4_by_outputs(parts: Parts, *, size: int) -> Bits4:
-    codes, zeros = _in_order(parts["words"]).T, _in_order(parts["zeros"]).T
-    return whole_numbers(pack_codes(codes), codes.shape[1], size, parts["scales"].T, zeros)
+    words, zeros = parts["words"], _in_order(parts["zeros"]).T
+    codes = pack_codes(_in_order(words).T) if len(words) % 2 else _pairs_in_order(words)
+    return whole_numbers(codes, len(words), size, parts["scales"].T, zeros)
+
+
+def _pairs_in_order(words: Tensor) -> Tensor:
+    """Return what `pack_codes` makes of words' codes in order, in a fifth of the time.
+
+    Words of two neighbouring inputs have a byte's halves at the same places.
+    """
+    turned = words.T.contiguous()  # (words of outputs, inputs)
+    first, second = turned[:, ::2], turned[:, 1::2]
+    low = (first & _LOWER) | ((second & _LOWER) << _BITS)
+    high = ((first >> _BITS) & _LOWER) | (second & ~_LOWER)
+    octets = [each.view(torch.uint8).unflatten(1, (-1, _OCTETS)) for each in (low, high)]
+    found = words.new_empty((len(turned), _IN_WORD, len(words) // 2), dtype=torch.uint8)
+    for output, place in enumerate(_PLACES):
+        found[:, output] = octets[place % 2][..., place // 2]
+    return found.flatten(0, 1)
 
 
 def _bits4_by_inputs(parts: Parts, *, size: int) -> Bits4:

@@ -13,7 +13,7 @@ from inference.config import EngineConfig
 from inference.errors import ModelUnavailable
 from inference.levels.ladder import Attempt, Climb
 from inference.levels.served import Level, Served
-from inference.loading.model import kept_weights
+from inference.loading.counting import kept_weights
 from inference.loading.source import find_source
 from tests.engine import quantised as packed
 from tests.engine.adapters import toy_adapter

@@ -16,8 +16,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from inference.config import ModelConfig
 from inference.files.checkpoint import Checkpoint, read_weights
 from inference.kernels.native import open_library
+from inference.loading.counting import held_weights
 from inference.loading.level import bring_up
-from inference.loading.model import held_weights, load_model, read_config
+from inference.loading.model import load_model, read_config
 from inference.loading.source import find_source
 from inference.models.linears import NativeLinear
 from tests.engine.cores import config

@@ -16,7 +16,8 @@ from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 from inference.files.checkpoint import Checkpoint, read_weights
 from inference.kernels.native import open_library
-from inference.loading.model import held_weights, load_model, read_config
+from inference.loading.counting import held_weights
+from inference.loading.model import load_model, read_config
 from inference.loading.source import find_source
 from tests.engine import quantised as packed
 from tests.engine.cores import Session, best, config, request
