@@ -27,7 +27,7 @@ def kept_weights(
 ) -> KeptLinears:
     """Return which linears compute with few bits: as the files have them, in these, or by `rounding`.
 
-    `experts`: of the files' weights mixtures' experts may, too.
+    `experts`: mixtures' experts may, too.
     """
     own = model_class(described)
     stored = weights.stored
@@ -36,7 +36,7 @@ def kept_weights(
     try:
         model = numberless(own, described)
         if rounding is not None:
-            return rounded_linears(model, rounding)
+            return rounded_linears(model, rounding, experts=experts)
         return KeptLinears() if stored is None else stored_linears(model, stored, bits, experts=experts)
     except Exception:  # it will fail again as the model is loaded, and be told then
         return KeptLinears()

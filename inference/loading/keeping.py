@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from inference.loading.keeping_experts import KeptExperts, keep_experts, stored_experts
+from inference.loading.keeping_experts import (
+    KeptExperts,
+    keep_experts,
+    round_experts,
+    rounded_shapes,
+    stored_experts,
+)
 from inference.models.file_names import FileNames
 from inference.models.layers import JOINED
 from inference.models.quantised import keep_codes
@@ -35,7 +42,7 @@ class KeptLinears:
     rounding: str | None = None  # by which they are rounded as they are loaded; None: files have them so
 
     def __bool__(self) -> bool:
-        return bool(self.places or self.experts.places)
+        return bool(self.places or self.experts)
 
     @property
     def names(self) -> frozenset[str]:
@@ -66,8 +73,8 @@ def stored_linears(
     return KeptLinears(places=found, experts=of_mixtures, numbers=numbers, nbytes=nbytes, bits=said)
 
 
-def rounded_linears(model: PreTrainedModel, rounding: str) -> KeptLinears:
-    """Return the linears that are rounded so: those of text, but for head, routers and gates.
+def rounded_linears(model: PreTrainedModel, rounding: str, *, experts: bool) -> KeptLinears:
+    """Return what is rounded so: linears of text, but for head, routers and gates, and experts if they can.
 
     Rounded, a router would choose others; both are small.
     """
@@ -75,8 +82,11 @@ def rounded_linears(model: PreTrainedModel, rounding: str) -> KeptLinears:
     linears = _plain_linears(model).items()
     found = {path: module for path, module in linears if module.out_features not in others}
     shapes = [(each.out_features, each.in_features) for each in found.values()]
+    of_mixtures = rounded_shapes(model) if experts else {}
+    shapes += [each for several in of_mixtures.values() for each in several]
     return KeptLinears(
         places={path: path for path in found},
+        experts=KeptExperts(rounded=tuple(of_mixtures)),
         numbers=sum(n * k for n, k in shapes),
         nbytes=sum(_rounded_bytes(n, k, rounding) for n, k in shapes),
         bits="8" if rounding == INT8 else "4",
@@ -98,6 +108,8 @@ def keep(model: PreTrainedModel, kept: KeptLinears, tensors: Mapping[str, Kept],
                 continue
             keep_codes(module, tensors[name].codes(), dtype)
         keep_experts(model, kept.experts, tensors, dtype)
+        if kept.rounding is not None:
+            round_experts(model, kept.experts, partial(_rounded, rounding=kept.rounding), dtype)
 
 
 def _rounded(weight: Tensor, rounding: str) -> Codes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference.models.file_names import FileNames
@@ -22,10 +22,14 @@ Names = tuple[str, ...]  # in the files: of what one expert's outputs are put to
 
 @dataclass(frozen=True, slots=True)
 class KeptExperts:
-    """Experts that compute with weights in the few bits that the files have."""
+    """Experts that compute with weights in few bits, as the files have them or rounded at the start."""
 
     # Their modules, the parameters that these have otherwise, and each expert's names; or one for all experts
     places: Mapping[tuple[str, str], tuple[Names, ...] | str] = field(default_factory=dict)
+    rounded: tuple[str, ...] = ()  # modules whose experts are rounded as they are loaded
+
+    def __bool__(self) -> bool:
+        return bool(self.places or self.rounded)
 
     @property
     def names(self) -> frozenset[str]:
@@ -63,6 +67,30 @@ def keep_experts(
         codes.setdefault(path, {})[name] = read
     for path, of_module in codes.items():
         keep_expert_codes(model.get_submodule(path), of_module, dtype)
+
+
+def round_experts(
+    model: nn.Module, kept: KeptExperts, rounds: Callable[[Tensor], Codes], dtype: torch.dtype
+) -> None:
+    """Have a loaded model's experts compute with what each one's weight (outputs, inputs) is rounded to."""
+    for path in kept.rounded:
+        experts = model.get_submodule(path)
+        codes: dict[str, list[Codes]] = {}
+        for name, weights in expert_weights(experts).items():
+            turned = weights.detach().transpose(1, 2) if experts.is_transposed else weights.detach()
+            codes[name] = [rounds(each) for each in turned]
+            del experts._parameters[name]
+        keep_expert_codes(experts, codes, dtype)
+
+
+def rounded_shapes(model: nn.Module) -> dict[str, list[tuple[int, int]]]:
+    """Return the shapes (outputs, inputs) of all experts that can be rounded, by their modules' paths."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for path, module in model.named_modules():
+        for weights in expert_weights(module).values():
+            count, n, k = weights.shape
+            found.setdefault(path, []).extend([(k, n) if module.is_transposed else (n, k)] * count)
+    return found
 
 
 def _read(experts: tuple[Names, ...], tensors: Mapping[str, Kept]) -> list[Codes]:

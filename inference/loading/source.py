@@ -103,6 +103,8 @@ class Source:
         if self.weights.stored is not None:  # but for 4 bits in 16, all of them, before the first is packed
             loading, how = held.size(dtype.itemsize, 2) + self.weights.stored.passing_bytes, "expanded"
             loading -= 0 if self.kept.rounding else self._spared_bytes(2)
+        elif self.kept.experts.rounded:  # all of them are there before the first is rounded
+            loading, how = held.size(dtype.itemsize, 2) + self.kept.nbytes, "rounded"
         elif self.device.type == "cpu" and has_own_code(self.described):
             loading, how = held.size(dtype.itemsize), "loaded in float32"
         return replace(

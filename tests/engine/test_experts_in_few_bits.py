@@ -14,10 +14,11 @@ from inference.levels.ladder import Attempt, Climb
 from inference.levels.served import Level, Served
 from inference.loading.source import find_source
 from tests.engine.cores import Session, config
+from tests.engine.models import save_model
 from tests.engine.quantised import save_quantised
 from tests.engine.quantised_experts import save_mxfp4
 from tests.engine.test_quantised import FORMATS
-from tests.engine.texts import check_texts
+from tests.engine.texts import check_texts, rounding
 
 pytestmark = pytest.mark.skipif(open_library() is None, reason="the native kernels were not built")
 # Gates and ups in files of their own names, under other names, with shared experts beside, without gates
@@ -109,3 +110,12 @@ def _stored(directory: Path) -> list[str]:
     stored = read_weights(directory).stored
     assert stored is not None
     return list(stored.weights)
+
+
+def test_what_is_rounded_at_the_start_is_all_there_before(tmp_path: Path) -> None:
+    save_model("qwen3_moe", tmp_path)
+    source = find_source(rounding(tmp_path, "bitsandbytes-nf4"), 1, lambda _: None)
+    demand = source.demand()
+    assert len(source.kept.experts.rounded) == 3
+    assert demand.loading_how == "rounded"
+    assert demand.loading_bytes >= 2 * source.kept.numbers + source.kept.nbytes

@@ -17,6 +17,7 @@ from inference.kernels.native import open_library
 from inference.levels.ladder import Attempt, Climb
 from inference.levels.served import Level, Served
 from inference.loading.source import find_source
+from inference.models.weights import expert_weights
 from inference.quantised.stored import expanded
 from tests.engine import quantised as packed
 from tests.engine.adapters import toy_adapter
@@ -75,7 +76,7 @@ def test_weights_that_stay_in_4_bits_are_planned_with(tmp_path: Path) -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2", "qwen3_moe", "gpt_neox"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2", "qwen3_moe", "gpt_oss", "gpt_neox"])
 @pytest.mark.parametrize("asked", ["bitsandbytes-nf4", "bitsandbytes-fp4"])
 def test_weights_are_rounded_to_4_bits_at_the_start(asked: str, family: str, tmp_path: Path) -> None:
     model = save_model(family, tmp_path)
@@ -202,12 +203,16 @@ def test_rounding_to_4_bits_is_refused_where_the_level_can_not_keep_them(tmp_pat
 
 
 def rounded_as(model: PreTrainedModel, kind: str) -> None:
-    """Have a model hold what bitsandbytes makes of its linears, but for its head and its routers."""
+    """Have a model hold what bitsandbytes makes of its linears and experts, but for head and routers."""
     head = model.get_output_embeddings()
     with torch.inference_mode():
         for module in model.modules():
             if isinstance(module, torch.nn.Linear) and module is not head and module.out_features != 4:
                 module.weight.copy_(as_bitsandbytes(module.weight, kind))
+            for weights in expert_weights(module).values():
+                turned = weights.transpose(1, 2) if module.is_transposed else weights
+                for each in turned:
+                    each.copy_(as_bitsandbytes(each.contiguous(), kind))
 
 
 def as_bitsandbytes(weight: torch.Tensor, kind: str) -> torch.Tensor:
