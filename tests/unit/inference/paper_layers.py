@@ -162,7 +162,7 @@ def _packed(library: Library, weight: Tensor, bias: Tensor | None, kind: WeightK
         return PackedLinear.pack(library, weight, bias, kind)
     codes = round_rows(weight, "nf4").packable()
     assert codes is not None
-    return PackedLinear.of_bits4(library, codes, bias)
+    return PackedLinear.of_codes(library, codes, bias)
 
 
 def _native_layer(

@@ -38,7 +38,7 @@ def weight(n: int, k: int, group: int, form: str, seed: int = 0) -> Bits4:
 def packed(isa: str, given: Bits4, bias: Tensor | None = None) -> PackedLinear:
     found = given.packable()
     assert found is not None
-    return PackedLinear.of_bits4(library(isa), found, bias)
+    return PackedLinear.of_codes(library(isa), found, bias)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -82,7 +82,7 @@ def test_a_row_has_the_same_bits_beside_any_others(isa: str, form: str, n: int, 
 def test_threads_change_no_bit(form: str) -> None:
     own, x = weight(320, 256, 64, form).packable(), torch.randn(20, 256)
     assert own is not None
-    found = [PackedLinear.of_bits4(library("auto", threads), own)(x) for threads in (1, 2, 3)]
+    found = [PackedLinear.of_codes(library("auto", threads), own)(x) for threads in (1, 2, 3)]
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
 
@@ -105,5 +105,5 @@ def test_it_takes_little_more_than_4_bits_for_a_number() -> None:
 
 
 def test_a_plain_weight_is_not_packed_so_as_nothing_says_how() -> None:
-    with pytest.raises(ValueError, match="are packed by `of_bits4`"):
+    with pytest.raises(ValueError, match="are packed by `of_codes`"):
         PackedLinear.pack(library("auto"), torch.randn(32, 32), None, WeightKind.BITS4)
