@@ -103,8 +103,8 @@ def rounds_inputs(config: EngineConfig, library: Library | None) -> bool:
 def kept_bits(config: EngineConfig, library: Library | None, *, on_device: bool) -> tuple[int, ...]:
     """Return in which bits weights can stay; those of shards and of what rounds in none.
 
-    With AMX those of files are expanded: it multiplies 16 bits faster than other instructions 4 or 8. `on_device`:
-    it computes as GPUs do, by kernels of its own.
+    With AMX those of files are expanded: it multiplies 16 bits faster than other instructions fewer.
+    `on_device`: it computes as GPUs do, by kernels of its own.
     """
     if not config.compress_weights or config.shards > 1:
         return ()
