@@ -73,8 +73,8 @@ class Bits8:
 
 def bytes_in_8_bits(outputs: int, inputs: int, group: int) -> int:
     """Return what such a weight takes at most: in whole blocks, with scales as a CPU's kernels take them."""
-    groups = -(-inputs // min(group, MOST_IN_GROUP))
-    return outputs * (-(-inputs // BLOCK) * BLOCK + groups * 4)
+    whole = -(-inputs // BLOCK) * BLOCK
+    return outputs * (whole + -(-whole // min(group, MOST_IN_GROUP)) * 4)
 
 
 def round_rows(weight: Tensor) -> Bits8:
