@@ -32,6 +32,7 @@ FORMATS = {
     "nf4": NF4,
 }
 
+
 def on_device(directory: Path, quantize: str | None = None, **settings: Any) -> EngineConfig:
     plain = config(directory, max_total_tokens=64, **settings)
     model = replace(plain.model, dtype="float32", device="auto", quantize=quantize)
