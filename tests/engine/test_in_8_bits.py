@@ -42,7 +42,7 @@ def test_texts_are_the_same_by_all_instructions(isa: str, tmp_path: Path) -> Non
     if open_library(1, isa) is None:
         pytest.skip(f"this CPU has no {isa}")
     model = save_quantised("llama", tmp_path, FORMATS["fp8 by blocks"], rounded=False)
-    session = Session(config(tmp_path, max_total_tokens=64, isa=isa))
+    session = Session(replace(config(tmp_path, max_total_tokens=64), isa=isa))
     assert session.info.quantization == "fp8, blocks of 32x32, kept in 8 bits"
     check_texts(session, model)
     session.close()
