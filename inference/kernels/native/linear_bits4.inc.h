@@ -1,5 +1,5 @@
-/* The template of weights in 4 bits (linear.h), for vectors of one ISA: two operations for a vector of weights, three where
- * groups have zero points. */
+/* The template of weights in 4 bits (linear.h), for vectors of one ISA: two operations for a vector of weights, three
+ * where groups have zero points. */
 #include "linear_groups.inc.h"
 
 /* What a weight's level is: one of sixteen by its code; or its code and what its group adds, minus its zero point. As

@@ -1,14 +1,15 @@
 /* The template of weights in 8 bits (native.h), for vectors of one ISA: whole numbers, or FP8.
  *
- * E4M3 and E5M2 are widened by way of float16, which is E5M2 with more bits behind, and E4M3 with one more of the exponent:
- * that is 8 less than float16 takes it for, by which scales are greater. So numbers that are denormal need no other way,
- * which tasks, to whom denormals of float32 are zero, wouldn't find by float32's bits. */
+ * E4M3 and E5M2 are widened by way of float16, which is E5M2 with more bits behind, and E4M3 with one more of the
+ * exponent: so it is taken for 2^-8 times the number, and scales have the rest (native.h). Denormals come right by
+ * that; by float32's bits they would be denormals, too, which tasks take for zero (pool.c). */
 #include "linear_groups.inc.h"
 
 enum { WHOLE = NUMBERS_WHOLE, E4M3 = NUMBERS_E4M3, E5M2 = NUMBERS_E5M2 };
 
 #define FORMS 3
-#define DEFINE_FORMS(rows) DEFINE_FORM(whole, WHOLE, rows) DEFINE_FORM(e4m3, E4M3, rows) DEFINE_FORM(e5m2, E5M2, rows)
+#define DEFINE_FORMS(rows) \
+    DEFINE_FORM(whole, WHOLE, rows) DEFINE_FORM(e4m3, E4M3, rows) DEFINE_FORM(e5m2, E5M2, rows)
 #define FORM_TABLES FORM_TABLE(whole, WHOLE), FORM_TABLE(e4m3, E4M3), FORM_TABLE(e5m2, E5M2)
 #define CODES_STEP PANEL /* bytes of a panel's k */
 #define CODES_COLUMN 1   /* and of an output's code */
@@ -16,8 +17,8 @@ enum { WHOLE = NUMBERS_WHOLE, E4M3 = NUMBERS_E4M3, E5M2 = NUMBERS_E5M2 };
 
 #define OF_E4M3 (short)0xbf80 /* of a half: all but the exponent's first bit, where the sign is extended to */
 
-/* Of two vectors' codes, side by side. With AVX-512 by 256 bits: to take vectors apart costs more (Zen 4, one row: 3 to 7 %),
- * and so did all other ways to E4M3 (float32's bits times a power of two, as many; or the lesser of two numbers, 25 %). */
+/* Of two vectors' codes, side by side. With AVX-512 by 256 bits: to take vectors apart costs more (Zen 4, one row: 3 to
+ * 9 %), and so did other ways to E4M3: float32's bits times a power of two 4 %, the lesser of two numbers 25 %. */
 #if NATIVE_ISA == 2
 INLINE vf level(const int form, __m128i codes) {
     if (form == WHOLE) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));

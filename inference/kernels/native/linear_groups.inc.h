@@ -1,5 +1,5 @@
-/* The template of weights in few bits with a scale for each group of k (linear.h), for vectors of one ISA: what sums are
- * made of. linear_bits4.inc.h and linear_bits8.inc.h include it, say how codes become levels, and include
+/* The template of weights in few bits with a scale for each group of k (linear.h), for vectors of one ISA: what sums
+ * are made of. linear_bits4.inc.h and linear_bits8.inc.h include it, say how codes become levels, and include
  * linear_group_blocks.inc.h.
  *
  * Of each group of k the products with levels are summed alone; the sum times the group's scale is added to the output.

@@ -17,14 +17,7 @@ from hypothesis import strategies as st
 
 from inference.kernels import native
 from inference.kernels.kinds import IN_FEW_BITS
-from inference.kernels.native import (
-    STEPS,
-    Library,
-    PackedLinear,
-    WeightKind,
-    narrowest,
-    open_library,
-)
+from inference.kernels.native import STEPS, Library, PackedLinear, WeightKind, narrowest, open_library
 from inference.kernels.native_rows import row_statistics
 from inference.kernels.structs import LibraryStruct
 from tests.isas import ISAS
