@@ -29,7 +29,7 @@ class SwitchSettings(RequestSettings):
         tgi=False, effect=effects.ON_CPU)
     compress_weights: bool = row(True, boolean, SWITCHES,
         "keep bfloat16 weights on a CPU in 12 bits, without losing any (needs AVX2 or NEON), and those that "
-        "are quantised in their own 4 bits, on a GPU in 4 or 8: saves memory and time", tgi=False)
+        "are quantised in their own 4 or 8 bits: saves memory and time", tgi=False)
     screen_head: bool = row(True, boolean, SWITCHES,
         "find the likeliest token on a CPU by a rough copy of the output layer, in 8 or 6 bits, and compute "
         "exactly only the few that may be it: faster, with the same tokens, for up to a byte of memory per "

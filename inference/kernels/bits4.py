@@ -22,11 +22,11 @@ def panels(weight: Bits4) -> dict[str, Tensor]:
     octets = pad(weight.codes, (0, -weight.codes.shape[1] % 4, 0, -len(weight.codes) % _PANEL))
     found = {
         "packed": _side_by_side(octets.contiguous().view(torch.int32)),
-        "scales": _by_panel(weight.scales),
+        "scales": by_panel(weight.scales),
         "table": weight.levels.clone(),
     }
     if weight.zeros is not None:
-        found["zeros"] = _by_panel(weight.zeros)
+        found["zeros"] = by_panel(weight.zeros)
     return found
 
 
@@ -40,7 +40,8 @@ def read_bits4(packed: Mapping[str, Tensor], inputs: int, group: int, ids: Tenso
     return Bits4(octets, inputs, group, scales, packed["table"], zeros)
 
 
-def _by_panel(each: Tensor) -> Tensor:
+def by_panel(each: Tensor) -> Tensor:
+    """Return what groups have, (n, groups), by panels: (n / 32, groups, 32) in float32."""
     return _side_by_side(pad(each.float(), (0, 0, 0, -len(each) % _PANEL)))
 
 

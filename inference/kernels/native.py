@@ -10,7 +10,6 @@ import ctypes
 import logging
 import os
 import weakref
-from enum import StrEnum
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,19 @@ from torch import Tensor
 
 from inference.kernels.arena import Arena
 from inference.kernels.bits4 import panels, read_bits4
+from inference.kernels.bits8 import beside_codes, numbers_of, read_bits8
 from inference.kernels.coding import survey
+from inference.kernels.kinds import DTYPES, IN_FEW_BITS
+from inference.kernels.kinds import STEPS as STEPS
+from inference.kernels.kinds import WeightKind as WeightKind
 from inference.kernels.quantizing import quantize_rows, sums_of_rows
 from inference.kernels.structs import LibraryStruct, LinearStruct
 from inference.quantised.bits4 import MOST_IN_GROUP, Bits4
+from inference.quantised.bits8 import Bits8
+from inference.quantised.codes import Codes
 
 PANEL = 32  # outputs that are packed side by side
-INTERFACE = 21  # as in native.h
+INTERFACE = 22  # as in native.h
 _ISAS = ("baseline", "avx2", "avx512", "amx", "neon")  # enum Isa
 _LANES = {"baseline": 4, "avx2": 8, "avx512": 16, "amx": 16, "neon": 4}  # of 32 bits, as in vector.h
 MOST_INT8_INPUTS = 1 << 16  # of one output: sums of 255 * 128, or of 255 * 255 for two, fit int32
@@ -36,31 +41,8 @@ _ROWS_AT_ONCE = 4096  # of a weight that is converted, to bound memory
 log = logging.getLogger(__name__)
 
 
-class WeightKind(StrEnum):
-    """How a packed weight is kept."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-    INT8 = "int8"  # symmetric, a scale for each output; so are the inputs as they come, a scale for each row
-    CODED = "bfloat16 in 12 bits"  # exactly the same values
-    INT6 = "int6"  # as int8, but multiples of four; needs VPDPBUSD
-    BITS4 = "4 bits"  # by groups, as files have them that were quantised before
-
-
 _FEW = 64  # outputs: those of gates and of routers, not of heads
 _AT_ONCE = 32  # numbers that torch computes by the same instructions; its pairs need even strides
-_DTYPES = {
-    WeightKind.FLOAT32: torch.float32,
-    WeightKind.BFLOAT16: torch.bfloat16,
-    WeightKind.FLOAT16: torch.float16,
-    WeightKind.INT8: torch.int8,
-    WeightKind.CODED: torch.bfloat16,
-    WeightKind.INT6: torch.int8,
-    WeightKind.BITS4: torch.float32,
-}
-
-STEPS = {WeightKind.INT8: 1, WeightKind.INT6: 4}  # between the integers of weights
 
 
 class Library:
@@ -181,16 +163,16 @@ class PackedLinear:
         `round_inputs` has effect with bfloat16 weights where the CPU multiplies bfloat16; so has `compress`,
         which keeps them in 12 bits, where that pays. `arena`: where its memory comes from, if not from the
         library's own. Raises ValueError for int8 weights of more than 65,536 inputs, whose sums could
-        overflow, for int6 where the CPU has no VPDPBUSD, and for 4 bits.
+        overflow, for int6 where the CPU has no VPDPBUSD, and for few bits.
         """
         if kind in STEPS:
             return cls.of_integers(library, *quantize_rows(weight.detach(), STEPS[kind]), kind, bias, arena)
-        if kind is WeightKind.BITS4:
+        if kind in IN_FEW_BITS:
             raise ValueError(
-                "weights in 4 bits are packed by `of_bits4`: how they are rounded isn't known here"
+                f"weights in {kind} are packed by `of_codes`: how they are rounded isn't known here"
             )
         n, k = weight.shape
-        rows = weight.detach().to(_DTYPES[kind]).contiguous()
+        rows = weight.detach().to(DTYPES[kind]).contiguous()
         tensors: dict[str, Tensor] = {}
         rounds = round_inputs and rows.dtype == torch.bfloat16 and library.has_bf16
         struct = LinearStruct(kind=list(WeightKind).index(kind), round_inputs=rounds, n=n, k=k)
@@ -225,13 +207,19 @@ class PackedLinear:
         return cls._placed(library, struct, rows.contiguous(), beside, bias, arena)
 
     @classmethod
-    def of_bits4(
-        cls, library: Library, weight: Bits4, bias: Tensor | None = None, arena: Arena | None = None
+    def of_codes(
+        cls, library: Library, weight: Codes, bias: Tensor | None = None, arena: Arena | None = None
     ) -> PackedLinear:
-        """Pack a weight of 4 bits whose groups are as the kernels take them (`Bits4.packable`)."""
-        kind, (n, k) = list(WeightKind).index(WeightKind.BITS4), weight.shape
-        struct = LinearStruct(kind=kind, n=n, k=k, group=weight.group, is_whole=weight.is_whole)
+        """Pack a weight of 4 or 8 bits whose groups are as the kernels take them (`packable`)."""
         assert weight.group in range(8, MOST_IN_GROUP + 1, 8), "its groups are those of files"
+        kind = WeightKind.BITS4 if isinstance(weight, Bits4) else WeightKind.BITS8
+        n, k = weight.shape
+        struct = LinearStruct(kind=list(WeightKind).index(kind), n=n, k=k, group=weight.group)
+        if isinstance(weight, Bits8):
+            struct.numbers = numbers_of(weight)
+            codes = weight.codes.contiguous()
+            return cls._placed(library, struct, codes, beside_codes(weight), bias, arena)
+        struct.is_whole = weight.is_whole
         assert weight.zeros is None or torch.equal(weight.levels, torch.arange(16.0)), "zeros are of codes"
         tensors = panels(weight)
         words = tensors.pop("packed")
@@ -298,28 +286,37 @@ class PackedLinear:
         return y.view(*x.shape[:-1], self.n)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Return W[ids], (..., k), in the weight's own dtype; integers and 4 bits as float32, scaled.
+        """Return W[ids], (..., k), in the weight's own dtype; integers and few bits as float32, scaled.
 
         Raises IndexError for an id that is no row.
         """
         flat = ids.reshape(-1).to(torch.int64).contiguous()
         if flat.numel() and not (0 <= int(flat.min()) and int(flat.max()) < self.n):
             raise IndexError(f"ids must be from 0 to {self.n - 1}")
-        if self.kind is WeightKind.BITS4:
-            some = read_bits4(self._tensors, self.k, self.struct.group, flat)
-            return some.expand().view(*ids.shape, self.k)
-        rows = torch.empty((flat.numel(), self.k), dtype=_DTYPES[self.kind])
-        self.library.functions.parley_gather(
-            self.library.handle, self._address, flat.data_ptr(), flat.numel(), rows.data_ptr()
-        )
+        if self.kind in IN_FEW_BITS:
+            return self._codes(flat).expand().view(*ids.shape, self.k)
+        rows = self._gather(flat)
         if self.kind in STEPS:
             rows = rows.float() * self._tensors["scales"][flat, None]
         return rows.view(*ids.shape, self.k)
 
-    def bits4(self) -> Bits4 | None:
-        """Return the weight in 4 bits, if it is kept so."""
-        ids, kept = torch.arange(self.n), self.kind is WeightKind.BITS4
-        return read_bits4(self._tensors, self.k, self.struct.group, ids) if kept else None
+    def codes(self) -> Codes | None:
+        """Return the weight in few bits, if it is kept so."""
+        return self._codes(torch.arange(self.n)) if self.kind in IN_FEW_BITS else None
+
+    def _codes(self, ids: Tensor) -> Codes:
+        struct = self.struct
+        if self.kind is WeightKind.BITS4:
+            return read_bits4(self._tensors, self.k, struct.group, ids)
+        return read_bits8(self._tensors, self._gather(ids), struct.group, struct.numbers, ids)
+
+    def _gather(self, ids: Tensor) -> Tensor:
+        """Return rows (ids, k) as they were packed."""
+        rows = torch.empty((ids.numel(), self.k), dtype=DTYPES[self.kind])
+        self.library.functions.parley_gather(
+            self.library.handle, self._address, ids.data_ptr(), ids.numel(), rows.data_ptr()
+        )
+        return rows
 
     def unpack(self) -> Tensor:
         """Return W (n, k) as `rows` does."""
@@ -332,7 +329,7 @@ def narrowest(weight: Tensor) -> WeightKind:
         return WeightKind.BFLOAT16
     for kind in (WeightKind.BFLOAT16, WeightKind.FLOAT16):
         parts = weight.detach().split(_ROWS_AT_ONCE)
-        if all(torch.equal(part.to(_DTYPES[kind]).to(part.dtype), part) for part in parts):
+        if all(torch.equal(part.to(DTYPES[kind]).to(part.dtype), part) for part in parts):
             return kind
     return WeightKind.FLOAT32
 

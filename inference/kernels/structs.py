@@ -40,4 +40,5 @@ class LinearStruct(ctypes.Structure):
         ("is_whole", ctypes.c_int64),
         ("table", ctypes.c_void_p),
         ("zeros", ctypes.c_void_p),
+        ("numbers", ctypes.c_int64),
     )

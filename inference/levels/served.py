@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 MakeRunner = Callable[[int], Runner[Tensor]]  # of a cache of so many blocks
 MakeModel = Callable[[int], "DeviceModel"]  # the same
 
-FEW_BITS = (WeightKind.BITS4, "8 bits")  # forms of linears, as files have them or rounded at the start
+FEW_BITS = (
+    WeightKind.BITS4,
+    WeightKind.BITS8,
+)  # forms of linears, as files have them or rounded at the start
 
 
 class Level(StrEnum):

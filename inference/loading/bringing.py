@@ -1,4 +1,4 @@
-"""A model brought to its level, and loaded once more where that can't compute in 4 bits."""
+"""A model brought to its level, and loaded once more where that can't compute in few bits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def bring_up(source: Source, plan: Plan, progress: Callable[[str], None], group:
     expanded = source.expanded(served)
     if expanded is None:
         return Brought(source, plan, served, vocabulary, vision)
-    progress(f"Weights can't be in 4 bits at level {served.name}: they are loaded again, and expanded")
+    bits, name = source.kept.bits, served.name
+    progress(f"Weights can't be in {bits} bits at level {name}: they are loaded again, and expanded")
     del served, vision
     release_memory()
     again = make_plan(source.config, expanded.demand(), expanded.machine(plan.machine.threads))

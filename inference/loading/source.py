@@ -100,7 +100,7 @@ class Source:
             beside += config.model.adapter_bytes
         beside += held_bytes(self.adapters, None if self.device.type == "cpu" else dtype.itemsize)
         speed, loading, how = product_speed(config, self.weights, dtype, library), 0, ""
-        if self.weights.stored is not None:  # but for 4 bits in 16, all of them, before the first is packed
+        if self.weights.stored is not None:  # but for few bits in 16, all of them, before the first is packed
             loading, how = held.size(dtype.itemsize, 2) + self.weights.stored.passing_bytes, "expanded"
             loading -= 0 if self.kept.rounding else self._spared_bytes(2)
         elif self.kept.experts.rounded:  # all of them are there before the first is rounded

@@ -16,7 +16,6 @@ from inference.kernels.native import Library, PackedLinear, WeightKind, narrowes
 from inference.models.numberless import Numberless
 from inference.models.quantised import LINEARS, QuantisedLinear, codes_of, make_quantised
 from inference.models.weights import NARROW, NarrowLinear
-from inference.quantised.bits4 import Bits4
 from inference.quantised.codes import Codes
 
 Numbers = tuple[Tensor, Tensor | None, Codes | None]  # a weight (n, k), bias (n,), and what it is in few bits
@@ -72,8 +71,8 @@ class NativeLinear(Packed):
         return self.packed(given)
 
     def unpack(self) -> nn.Linear:
-        """Return the linear again; one in 4 bits stays so."""
-        codes = self.packed.bits4()
+        """Return the linear again; one in few bits stays so."""
+        codes = self.packed.codes()
         if codes is not None:
             return make_quantised(codes, self._bias)
         return make_linear(self.packed.unpack(), self._bias)
@@ -145,11 +144,10 @@ def native_pack(
 
     def pack(weight: Tensor, bias: Tensor | None, codes: Codes | None = None, /) -> NativeLinear:
         if codes is not None:
-            assert kind is None, "what is rounded isn't kept in 4 bits"
-            assert isinstance(codes, Bits4), "8 bits are kept on devices"
+            assert kind is None, "what is rounded isn't kept in few bits"
             found = codes.packable()
             assert found is not None, "only those are kept"
-            return NativeLinear(PackedLinear.of_bits4(library, found, bias, arena), bias)
+            return NativeLinear(PackedLinear.of_codes(library, found, bias, arena), bias)
         fitting = kind or (narrowest(weight) if narrow else WeightKind.FLOAT32)
         bias = None if bias is None else bias.float()
         packed = PackedLinear.pack(

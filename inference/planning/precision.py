@@ -95,7 +95,7 @@ def screen_bytes(config: EngineConfig, library: Library | None, described: PreTr
 
 
 def rounds_inputs(config: EngineConfig, library: Library | None) -> bool:
-    """Return whether linears round what they read to bfloat16; those in 4 bits don't."""
+    """Return whether linears round what they read to bfloat16; those in few bits don't."""
     asked = config.model.dtype == "bfloat16" and config.model.quantize not in FOUR_BITS
     return asked and library is not None and library.has_bf16
 
@@ -103,8 +103,8 @@ def rounds_inputs(config: EngineConfig, library: Library | None) -> bool:
 def kept_bits(config: EngineConfig, library: Library | None, *, on_device: bool) -> tuple[int, ...]:
     """Return in which bits weights can stay; those of shards and of what rounds in none.
 
-    With AMX those of files are expanded: it multiplies 16 bits faster than other instructions 4. `on_device`:
-    it computes as GPUs do, by kernels of its own.
+    With AMX those of files are expanded: it multiplies 16 bits faster than other instructions fewer.
+    `on_device`: it computes as GPUs do, by kernels of its own.
     """
     if not config.compress_weights or config.shards > 1:
         return ()
@@ -117,4 +117,4 @@ def kept_bits(config: EngineConfig, library: Library | None, *, on_device: bool)
         or rounds_inputs(config, library)
     ):
         return ()
-    return () if library.has_amx and config.model.quantize not in FOUR_BITS else (4,)
+    return () if library.has_amx and config.model.quantize not in FOUR_BITS else (4, 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
@@ -10,6 +11,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 WORD = 32  # bits
+MOST_IN_GROUP = 128  # as in linear.h
+_RUN = 8  # inputs, of which a group has some
 
 FP4_LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
@@ -29,6 +32,19 @@ def unpack(words: Tensor, bits: int, count: int) -> Tensor:
     first, shift = starts // WORD, starts % WORD
     low, high = wide[:, first] >> shift, wide[:, first + 1] << (WORD - shift)
     return ((low | high) & (2**bits - 1)).to(torch.uint8)
+
+
+def kernels_group(inputs: int, group: int) -> int:
+    """Return how many inputs a group has as a CPU's kernels take them, 0 if they can't."""
+    if group >= inputs:  # of a row as a whole
+        return min(-(-inputs // _RUN) * _RUN, MOST_IN_GROUP)
+    size = group if group <= MOST_IN_GROUP else math.gcd(group, MOST_IN_GROUP)
+    return 0 if size % _RUN else size
+
+
+def regrouped(each: Tensor, inputs: int, group: int, size: int) -> Tensor:
+    """Return what groups have, (n, groups), for groups of so many inputs, of which several have the same."""
+    return each if size >= inputs else each[:, torch.arange(0, inputs, size) // group]
 
 
 def slices(count: int, rows: int | Sequence[int]) -> Iterator[slice]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from inference.quantised.bits import slices
+from inference.quantised.bits import MOST_IN_GROUP as MOST_IN_GROUP
+from inference.quantised.bits import kernels_group, regrouped, slices
 
-MOST_IN_GROUP = 128  # as in linear.h
-_CODES = 8  # of a word, of which a group has some
 _LEVELS = 16
 _WHOLE = torch.arange(_LEVELS, dtype=torch.float32)
 
@@ -85,21 +83,17 @@ class Bits4:
 
     def packable(self) -> Bits4 | None:
         """Return the same with groups as the kernels take them; None if there are none."""
-        size = _group_size(self.inputs, self.group)
+        size = kernels_group(self.inputs, self.group)
         if not size:
             return None
-        return replace(self, group=size) if size >= self.inputs else self._regrouped(size)
-
-    def _regrouped(self, size: int) -> Bits4:
-        """Return the same with smaller groups, of which several have the same scale."""
-        starts = torch.arange(0, self.inputs, size) // self.group
-        zeros = None if self.zeros is None else self.zeros[:, starts]
-        return replace(self, group=size, scales=self.scales[:, starts], zeros=zeros)
+        how = self.inputs, self.group, size
+        zeros = None if self.zeros is None else regrouped(self.zeros, *how)
+        return replace(self, group=size, scales=regrouped(self.scales, *how), zeros=zeros)
 
 
 def packed_bytes(outputs: int, inputs: int, group: int, *, zeros: bool) -> int:
     """Return what such a weight takes packed, 0 if kernels don't take groups of so many inputs."""
-    size = _group_size(inputs, group)
+    size = kernels_group(inputs, group)
     if not size:
         return 0
     return outputs * (-(-inputs // 2) + -(-inputs // size) * 4 * (2 if zeros else 1))
@@ -145,14 +139,6 @@ def pack_codes(codes: Tensor) -> Tensor:
     """Return codes (n, k), a byte each, with two to a byte."""
     codes = pad(codes, (0, codes.shape[1] % 2))
     return codes[:, ::2] | codes[:, 1::2] << 4
-
-
-def _group_size(inputs: int, group: int) -> int:
-    """Return the inputs of a group as kernels take them, 0 if they can't."""
-    if group >= inputs:  # of a row as a whole
-        return min(-(-inputs // _CODES) * _CODES, MOST_IN_GROUP)
-    size = group if group <= MOST_IN_GROUP else math.gcd(group, MOST_IN_GROUP)
-    return 0 if size % _CODES else size
 
 
 def _with_zeros(weight: Bits4) -> Bits4:

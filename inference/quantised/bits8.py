@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from inference.quantised.bits import slices
+from inference.quantised.bits import MOST_IN_GROUP, kernels_group, regrouped, slices
 
 BLOCK = 128  # inputs, by which a device's kernels read
 LEAST_RUN = 8  # inputs that share a scale, if not all of a row do
+OF_E4M3 = 256.0  # what a float16 with the same bits, but for more of the exponent, is to be multiplied with
+_NAN = 127  # of E4M3, with either sign
 _LARGEST = 127  # of int8, as far down as up
 _AT_ONCE = 1024 * 1024  # numbers
 
@@ -53,10 +55,31 @@ class Bits8:
         codes = self.codes.view(torch.uint8)[rows].view(self.codes.dtype)
         return replace(self, codes=codes, scales=self.scales[rows])
 
+    def packable(self) -> Bits8 | None:
+        """Return the same with groups as a CPU's kernels take them; None if there are none."""
+        size = kernels_group(self.inputs, self.group)
+        if not size:
+            return None
+        return replace(self, group=size, scales=regrouped(self.scales, self.inputs, self.group, size))
+
+    def kernels_scales(self) -> Tensor:
+        """Return scales of what kernels take codes for: of E4M3 numbers 2^-8 times as great, and none NaN.
+
+        So a group that has NaN has it for a scale: outputs that are of one such number are none, either way.
+        """
+        if self.codes.dtype != torch.float8_e4m3fn:
+            return self.scales
+        scales, octets = self.scales * OF_E4M3, self.codes.view(torch.uint8)
+        rows, inputs = ((octets & _NAN) == _NAN).nonzero(as_tuple=True)
+        if len(rows):
+            scales[rows, inputs // self.group] = torch.nan
+        return scales
+
 
 def bytes_in_8_bits(outputs: int, inputs: int, group: int) -> int:
-    """Return what such a weight takes, in whole blocks."""
-    return outputs * (-(-inputs // BLOCK) * BLOCK + -(-inputs // group) * 4)
+    """Return what such a weight takes at most: in whole blocks, with scales as a CPU's kernels take them."""
+    whole = -(-inputs // BLOCK) * BLOCK
+    return outputs * (whole + -(-whole // min(group, MOST_IN_GROUP)) * 4)
 
 
 def round_rows(weight: Tensor) -> Bits8:

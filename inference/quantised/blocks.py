@@ -18,13 +18,11 @@ from torch.nn.functional import pad
 from inference.quantised.bits import slices
 from inference.quantised.bits4 import Bits4, pack_codes
 from inference.quantised.bits8 import BLOCK as BLOCK
-from inference.quantised.bits8 import Bits8
+from inference.quantised.bits8 import OF_E4M3, Bits8
 from inference.quantised.codes import Codes
 
 HALF = BLOCK // 2
 _SIGN = 128  # of int8: codes are counted from the least number
-_NAN = 127  # of E4M3, with either sign
-_OF_E4M3 = 256.0  # what a float16 with the same bits, but for more of the exponent, is to be multiplied with
 
 
 class Numbers(IntEnum):
@@ -114,7 +112,7 @@ class Blocks:
             return Bits8((codes ^ _SIGN).view(torch.int8), self.group, scales)
         if self.numbers is Numbers.E5M2:
             return Bits8(codes.view(torch.float8_e5m2), self.group, scales)
-        return Bits8(codes.view(torch.float8_e4m3fn), self.group, scales / _OF_E4M3)
+        return Bits8(codes.view(torch.float8_e4m3fn), self.group, scales / OF_E4M3)
 
     def to(self, device: torch.device | str) -> Blocks:
         """Return the weight there."""
@@ -157,32 +155,24 @@ def _of_bits4(weight: Bits4, dtype: torch.dtype) -> Blocks:
 
 
 def _of_bits8(weight: Bits8, dtype: torch.dtype) -> Blocks:
-    octets, scales = weight.codes.contiguous().view(torch.uint8), weight.scales
+    octets = weight.codes.contiguous().view(torch.uint8)
     group, missing = _groups(weight)
     numbers = Numbers.COUNTED
     if weight.codes.dtype == torch.float8_e5m2:
         numbers = Numbers.E5M2
     elif weight.codes.dtype == torch.float8_e4m3fn:
-        numbers, scales = Numbers.E4M3, _nan_where_codes_are(octets, weight.group, scales * _OF_E4M3)
+        numbers = Numbers.E4M3
     counted = numbers is Numbers.COUNTED
     return Blocks(
         codes=_by_blocks(octets ^ _SIGN if counted else octets).contiguous(),
         bits=8,
         inputs=weight.inputs,
         group=group,
-        scales=_by_rows(scales, missing),
+        scales=_by_rows(weight.kernels_scales(), missing),
         dtype=dtype,
         numbers=numbers,
         offset=-_SIGN if counted else 0,
     )
-
-
-def _nan_where_codes_are(octets: Tensor, group: int, scales: Tensor) -> Tensor:
-    """Return scales that are NaN where a group of E4M3 has one, whose codes kernels take for numbers."""
-    rows, inputs = ((octets & _NAN) == _NAN).nonzero(as_tuple=True)
-    if len(rows):
-        scales[rows, inputs // group] = torch.nan
-    return scales
 
 
 def _by_blocks(codes: Tensor) -> Tensor:

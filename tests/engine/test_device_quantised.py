@@ -22,6 +22,7 @@ from tests.engine.models import VOCABULARY, generate, save_model
 from tests.engine.quantised import Format, save_quantised
 from tests.engine.test_in_4_bits import AWQ, GPTQ, NF4, rounded_as
 from tests.engine.test_quantised import FORMATS as ALL_FORMATS
+from tests.engine.test_quantised import IN_8_BITS
 from tests.engine.texts import PROMPTS, TOKENS, check_texts
 
 FORMATS = {
@@ -30,10 +31,6 @@ FORMATS = {
     "gptq in rows": Format(packed.gptq(4, -1), {"quant_method": "gptq", "bits": 4, "group_size": -1}),
     "nf4": NF4,
 }
-IN_8_BITS = (
-    *("fp8 by blocks", "fp8 by uneven blocks", "fp8 by tensors", "fp8 of fbgemm", "mxfp8", "compressed fp8"),
-    *("compressed int8", "compressed in 8 bits", "bitsandbytes int8", "gptq in 8 bits, symmetric"),
-)
 
 
 def on_device(directory: Path, quantize: str | None = None, **settings: Any) -> EngineConfig:

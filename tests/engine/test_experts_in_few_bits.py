@@ -42,13 +42,29 @@ def check(directory: Path, model: PreTrainedModel, said: str = "kept in 4 bits",
     ],
 )
 def test_experts_stay_in_4_bits(name: str, family: str, tmp_path: Path) -> None:
+    check_kept(name, family, tmp_path, "kept in 4 bits")
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        *(("compressed int8", family) for family in FAMILIES),
+        *((name, "qwen3_moe") for name in ("fp8 by blocks", "compressed fp8", "bitsandbytes int8")),
+    ],
+)
+def test_experts_stay_in_8_bits(name: str, family: str, tmp_path: Path) -> None:
+    check_kept(name, family, tmp_path, "kept in 8 bits")
+
+
+def check_kept(name: str, family: str, tmp_path: Path, said: str) -> None:
+    """Check that all experts of a toy's files stay in their bits, and say what they say expanded."""
     model = save_quantised(family, tmp_path, FORMATS[name], rounded=False)
     found = find_source(config(tmp_path, max_total_tokens=64), 1, lambda _: None).kept
     sparse = {path for path, _ in found.experts.places}
     assert sparse
     assert len(found.experts.places) == 2 * len(sparse)
     assert found.experts.names == {name for name in _stored(tmp_path) if ".experts." in name}
-    check(tmp_path, model)
+    check(tmp_path, model, said)
 
 
 def test_experts_of_mxfp4_stay_so(tmp_path: Path) -> None:

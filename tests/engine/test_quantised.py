@@ -92,10 +92,14 @@ FORMATS = {
     "bitsandbytes nf4, twice": Format(packed.bnb_4(32, nested=16), BNB | {"load_in_4bit": True}, BFLOAT16),
 }
 
-# What stays in 4 bits where the native kernels compute
-KEPT = (
+# What stays in its bits where kernels compute
+IN_4_BITS = (
     *("gptq in 4 bits", "gptq without g_idx", "gptq v2", "awq", "awq gemv", "compressed in 4 bits"),
     *("compressed with zero points", "bitsandbytes nf4", "bitsandbytes nf4, twice"),
+)
+IN_8_BITS = (
+    *("fp8 by blocks", "fp8 by uneven blocks", "fp8 by tensors", "fp8 of fbgemm", "mxfp8", "compressed fp8"),
+    *("compressed int8", "compressed in 8 bits", "bitsandbytes int8", "gptq in 8 bits, symmetric"),
 )
 
 
@@ -106,7 +110,7 @@ def test_texts_are_those_of_the_weights_that_the_files_stand_for(name: str, tmp_
     session = Session(config(tmp_path, max_total_tokens=64))
     assert session.level == best("fused", "paged+merged")
     assert session.info.quantization is not None
-    assert session.info.quantization.endswith("kept in 4 bits") == kept(name)
+    assert session.info.quantization.endswith(becomes(name))
     if kept(name):
         model = save_quantised("llama", tmp_path, FORMATS[name], rounded=False)
     check_texts(session, model)
@@ -258,8 +262,15 @@ def test_weights_that_stand_for_another_shape_are_named_with_both(tmp_path: Path
 
 
 def kept(name: str) -> bool:
-    """Return whether weights stay in the 4 bits that a format has."""
-    return name in KEPT and open_library() is not None
+    """Return whether weights stay in the bits that a format has."""
+    return name in IN_4_BITS + IN_8_BITS and open_library() is not None
+
+
+def becomes(name: str) -> str:
+    """Return what becomes of weights."""
+    if kept(name):
+        return f", kept in {4 if name in IN_4_BITS else 8} bits"
+    return f", expanded to {str(FORMATS[name].dtype).removeprefix('torch.')}"
 
 
 def loaded(directory: Path) -> dict[str, bytes]:

@@ -29,7 +29,7 @@ static int is_integer(int kind) { return kind == KIND_INT8 || kind == KIND_INT6;
 static int takes_bytes(int kind) { return kind == KIND_VNNI || kind == KIND_INT6 || kind == KIND_DOT; }
 
 /* By enum Kind: bytes of an element as rows have it, how many of one output lie together, and a panel's bytes of one k. */
-static int64_t bytes_of(int kind) { return kind == KIND_FLOAT32 ? 4 : is_integer(kind) ? 1 : 2; }
+static int64_t bytes_of(int kind) { return kind == KIND_FLOAT32 ? 4 : is_integer(kind) || kind == KIND_BITS8 ? 1 : 2; }
 
 static int64_t group_of(int kind) {
     if (kind == KIND_INT6) return EIGHT;
@@ -153,14 +153,16 @@ static TileFunction *amx_function(int kind, int64_t rows) {
 
 static TileFunction *tile_function(const Library *library, int kind, int64_t rows) {
     static TileFunction *const baseline[] = {linear_float32_baseline, linear_bfloat16_baseline, linear_float16_baseline,
-                                             linear_int8_baseline, linear_coded_baseline, NULL, linear_bits4_baseline};
+                                             linear_int8_baseline, linear_coded_baseline, NULL, linear_bits4_baseline,
+                                             linear_bits8_baseline};
 #if defined(__x86_64__)
     static TileFunction *const avx2[] = {linear_float32_avx2, linear_bfloat16_avx2, linear_float16_avx2,
-                                         linear_int8_avx2, linear_coded_avx2, NULL, linear_bits4_avx2};
+                                         linear_int8_avx2, linear_coded_avx2, NULL, linear_bits4_avx2,
+                                         linear_bits8_avx2};
     static TileFunction *const avx512[] = {linear_float32_avx512, linear_bfloat16_avx512, linear_float16_avx512,
                                            linear_int8_avx512,    linear_coded_avx512,    linear_int6_avx512,
-                                           linear_bits4_avx512,   linear_rounded_avx512,  linear_vnni_avx512,
-                                           linear_coded_rounded_avx512};
+                                           linear_bits4_avx512,   linear_bits8_avx512,    linear_rounded_avx512,
+                                           linear_vnni_avx512,    linear_coded_rounded_avx512};
 #if defined(HAS_AMX)
     TileFunction *function = library->amx ? amx_function(kind, rows) : NULL;
     if (function) return function;

@@ -5,10 +5,10 @@
 #include "native.h"
 
 /* How the products are summed: enum Kind, and what some CPUs have for it. */
-enum { KIND_ROUNDED = 7, KIND_VNNI = 8, KIND_CODED_ROUNDED = 9 }; /* with bfloat16 inputs; int8 with VPDPBUSD, as int6 */
-enum { KIND_WIDENED = 10 }; /* float32's panel, made of the weights by a block before */
-enum { KIND_SPLIT = 11, KIND_CODED_SPLIT = 12 }; /* with inputs as sums of three numbers of bfloat16 (linear_amx.c) */
-enum { KIND_DOT = 13 }; /* int8 with SDOT */
+enum { KIND_ROUNDED = 8, KIND_VNNI = 9, KIND_CODED_ROUNDED = 10 }; /* with bfloat16 inputs; int8 with VPDPBUSD, as int6 */
+enum { KIND_WIDENED = 11 }; /* float32's panel, made of the weights by a block before */
+enum { KIND_SPLIT = 12, KIND_CODED_SPLIT = 13 }; /* with inputs as sums of three numbers of bfloat16 (linear_amx.c) */
+enum { KIND_DOT = 14 }; /* int8 with SDOT */
 
 /* bfloat16 in 12 bits. A weight's lower byte is stored as it is; of its upper byte, which is the sign and the upper
  * seven bits of the exponent, there is a code of four: bit 3 the sign, bits 2-0 what the seven are above half of the
@@ -29,10 +29,11 @@ enum { KIND_DOT = 13 }; /* int8 with SDOT */
 #define EIGHT_LINES 4
 #define EIGHT_BYTES 192
 
-/* Weights in 4 bits: w = scale (level[code] + zero), a scale and maybe a zero for each group of k of each output. */
+/* Weights in 4 bits: w = scale (level[code] + zero), a scale and maybe a zero for each group of k of each output. In 8
+ * bits: w = scale number. */
+#define CODES_GROUP 128 /* of k at most */
 #define BITS4_CODES 8 /* of a word */
 #define BITS4_BYTES (4 * PANEL) /* of so many k of a panel */
-#define BITS4_GROUP 128
 
 typedef struct Exception {
     uint32_t at; /* in its panel: quad * QUAD_WEIGHTS + the place that it has in four k of bfloat16's panel */
@@ -77,7 +78,7 @@ typedef void TileFunction(const Tile *tile);
 
 #define DECLARE_LINEARS(isa) \
     TileFunction linear_float32_##isa, linear_float16_##isa, linear_bfloat16_##isa, linear_int8_##isa, \
-        linear_coded_##isa, linear_bits4_##isa
+        linear_coded_##isa, linear_bits4_##isa, linear_bits8_##isa
 DECLARE_LINEARS(baseline);
 #if defined(__x86_64__)
 DECLARE_LINEARS(avx2);

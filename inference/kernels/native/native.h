@@ -38,7 +38,7 @@ typedef struct Library {
 
 /* Raised, here and in native.py, whenever a struct or a function changes that Python uses: an extension that
  * was built before the change must not be called. */
-#define INTERFACE 21
+#define INTERFACE 22
 
 EXPORT int32_t parley_interface(void);
 EXPORT Library *parley_open(int32_t threads, int32_t isa); /* isa -1: the best; NULL: no such ISA here */
@@ -81,22 +81,28 @@ void pool_barrier(Worker *worker);
 
 /* Linears (linear.c). ------------------------------------------------------------------------- */
 enum Kind {
-    KIND_FLOAT32 = 0, KIND_BFLOAT16 = 1, KIND_FLOAT16 = 2, KIND_INT8 = 3, KIND_CODED = 4, KIND_INT6 = 5, KIND_BITS4 = 6
+    KIND_FLOAT32 = 0, KIND_BFLOAT16 = 1, KIND_FLOAT16 = 2, KIND_INT8 = 3, KIND_CODED = 4, KIND_INT6 = 5, KIND_BITS4 = 6,
+    KIND_BITS8 = 7
 };
 
 #define PANEL 32 /* outputs that are packed side by side */
+
+/* What codes of bits8 are. Those of E4M3 stand for 2^-8 times the number, with scales that have the rest, and for one in
+ * place of NaN: who packs it has scales that are NaN there. */
+enum Numbers { NUMBERS_WHOLE = 0, NUMBERS_E4M3 = 1, NUMBERS_E5M2 = 2 };
 
 /* y = x W^T + bias, W (n, k). Packed in panels of 32 outputs, zeros beyond n and k:
  *   float32, float16 [n/32][k][32];  bfloat16 [n/32][k/2][32][2];  int8 [n/32][k/4][32][4]
  *   coded [n/32][k/4][192]: bfloat16 in 12 bits (linear.h), the same values and so the same results; as `lanes` says
  *   int6 [n/32][k/8][192]: int8 of multiples of four (linear.h), only where there is VPDPBUSD
- *   bits4 [n/32][k/8][32]: words of eight codes, the first k's in the lowest bits (linear.h) */
+ *   bits4 [n/32][k/8][32]: words of eight codes, the first k's in the lowest bits (linear.h)
+ *   bits8 [n/32][k][32]: codes as files have them, of FP8 or whole numbers */
 typedef struct Linear {
     int32_t kind;         /* enum Kind */
     int32_t round_inputs; /* bfloat16, coded: x is rounded to bfloat16 too (VDPBF16PS) */
     int64_t n, k;
     const void *packed;   /* 64-byte aligned */
-    const float *scales;  /* int8, int6: (n rounded up to 32); bits4: (n/32, k/group, 32) */
+    const float *scales;  /* int8, int6: (n rounded up to 32); bits4, bits8: (n/32, k/group, 32) */
     const int32_t *sums;  /* int8, int6: (n rounded up to 32), 128 times the sum of a row of W; with AVX2
                            of int8 the sum of products of neighbours */
     const float *bias;    /* (n rounded up to 32), or NULL */
@@ -104,10 +110,11 @@ typedef struct Linear {
     const uint8_t *bases; /* coded: (n/32), the least exponent of each panel that has a code, an even one */
     const struct Exception *exceptions; /* coded: weights that have no code; a last one ends each panel's */
     const int64_t *firsts;              /* coded: (n/32), where each panel's begin */
-    int64_t group;      /* bits4: of k, a multiple of 8, BITS4_GROUP or fewer */
+    int64_t group;      /* bits4, bits8: of k, a multiple of 8, CODES_GROUP or fewer */
     int64_t is_whole;   /* bits4: the table is of whole numbers, one after the other */
     const float *table; /* bits4: (16), the levels of codes */
     const float *zeros; /* bits4: as scales, what is added to levels, which are then 0 to 15; or NULL */
+    int64_t numbers;    /* bits8: enum Numbers */
 } Linear;
 
 static inline int64_t linear_panels(const Linear *linear) { return (linear->n + PANEL - 1) / PANEL; }

@@ -138,6 +138,7 @@ INLINE vf vsqrt(vf v) { return (vf)vsqrtq_f32((float32x4_t)v); }
 INLINE vi vtoint(vf v) { return (vi)vcvtnq_s32_f32((float32x4_t)v); }
 INLINE vf vload_bf16(const uint16_t *p) { return (vf)vshll_n_u16(vld1_u16(p), 16); }
 INLINE vf vload_f16(const uint16_t *p) { return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+INLINE vf vhalf(vi h) { return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32((uint32x4_t)h))); }
 #else
 INLINE vf vfma(vf a, vf b, vf c) { return a * b + c; }
 INLINE vf vsqrt(vf v) {
@@ -151,8 +152,8 @@ INLINE vi vload_u16(const uint16_t *p) {
     return v;
 }
 INLINE vf vload_bf16(const uint16_t *p) { return (vf)(vload_u16(p) << 16); }
-INLINE vf vload_f16(const uint16_t *p) {
-    vi h = vload_u16(p), exponent = h & viset1(0x7c00), mantissa = h & viset1(0x3ff);
+INLINE vf vhalf(vi h) { /* float16 in the lower 16 bits, above them zeros */
+    vi exponent = h & viset1(0x7c00), mantissa = h & viset1(0x3ff);
     vi normal = ((h & viset1(0x7fff)) << 13) + viset1(112 << 23);
     vi infinite = normal + viset1(112 << 23);                          /* inf and NaN keep the top exponent */
     vi small = (vi)(__builtin_convertvector(mantissa, vf) * vset1(5.9604644775390625e-8f)); /* 2^-24 */
@@ -160,6 +161,7 @@ INLINE vf vload_f16(const uint16_t *p) {
     vi bits = (top & infinite) | (bottom & small) | (~(top | bottom) & normal);
     return (vf)(bits | (h & viset1(0x8000)) << 16);
 }
+INLINE vf vload_f16(const uint16_t *p) { return vhalf(vload_u16(p)); }
 #endif
 INLINE vf vmax(vf a, vf b) { return vselect(a > b, a, b); }
 INLINE vf vmin(vf a, vf b) { return vselect(a < b, a, b); }

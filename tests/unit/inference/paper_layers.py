@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
+from inference.kernels.kinds import IN_FEW_BITS
 from inference.kernels.native import Library, PackedLinear, WeightKind
 from inference.kernels.native_attention import NativeCacheLayer
 from inference.kernels.native_layers import LayerWeights, NativeStack, StackShape
 from inference.kernels.reference import Attention
 from inference.models.paged import LayerShape
+from inference.quantised import bits8
 from inference.quantised.rounding4 import round_rows
 from tests.unit.inference.paged_attention import Tokens, expected
 
@@ -158,11 +160,12 @@ def _activate(shape: StackShape, gate: Tensor) -> Tensor:
 
 
 def _packed(library: Library, weight: Tensor, bias: Tensor | None, kind: WeightKind) -> PackedLinear:
-    if kind is not WeightKind.BITS4:
+    if kind not in IN_FEW_BITS:
         return PackedLinear.pack(library, weight, bias, kind)
-    codes = round_rows(weight, "nf4").packable()
+    rounded = round_rows(weight, "nf4") if kind is WeightKind.BITS4 else bits8.round_rows(weight)
+    codes = rounded.packable()
     assert codes is not None
-    return PackedLinear.of_bits4(library, codes, bias)
+    return PackedLinear.of_codes(library, codes, bias)
 
 
 def _native_layer(

@@ -16,14 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.kernels import native
-from inference.kernels.native import (
-    STEPS,
-    Library,
-    PackedLinear,
-    WeightKind,
-    narrowest,
-    open_library,
-)
+from inference.kernels.kinds import IN_FEW_BITS
+from inference.kernels.native import STEPS, Library, PackedLinear, WeightKind, narrowest, open_library
 from inference.kernels.native_rows import row_statistics
 from inference.kernels.structs import LibraryStruct
 from tests.isas import ISAS
@@ -37,8 +31,8 @@ DTYPES = {
 }
 pytestmark = pytest.mark.skipif(native.library_path() is None, reason="the extension wasn't built: no GCC")
 every_isa = pytest.mark.parametrize("isa", ISAS)
-# What is in 4 bits has tests of its own: nothing is packed so from other numbers
-every_kind = pytest.mark.parametrize("kind", [kind for kind in WeightKind if kind is not WeightKind.BITS4])
+# What is in few bits has tests of its own: nothing is packed so from other numbers
+every_kind = pytest.mark.parametrize("kind", [kind for kind in WeightKind if kind not in IN_FEW_BITS])
 sizes = st.integers(1, 70) | st.sampled_from([127, 128, 129, 1024, 1030, 2500])
 
 

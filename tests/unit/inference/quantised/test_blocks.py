@@ -129,4 +129,4 @@ def test_a_group_of_e4m3_with_a_nan_is_none_of_numbers(sign: int) -> None:
 def test_a_weight_takes_what_was_planned_with() -> None:
     for inputs, group in ((256, 128), (300, 300), (576, 64)):
         found = Blocks.of(make("int8", 5, inputs, group), torch.float32)
-        assert bytes_in_8_bits(5, inputs, group) == pytest.approx(found.nbytes, rel=0.02)
+        assert found.nbytes <= bytes_in_8_bits(5, inputs, group) <= 1.03 * found.nbytes
