@@ -10,18 +10,22 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
-from inference.gpu.ops import GatedWay, HeadShape, Way, Weight
+from inference.gpu.mixtures import ExpertWeight, Routing
+from inference.gpu.ops import ExpertWay, GatedWay, HeadShape, Way, Weight
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
 from inference.kernels.gpu import activation as gates
 from inference.kernels.gpu import attention, norm, places, recurrence, rope, sampling, shaping
 from inference.kernels.gpu.convolution import convolve
+from inference.kernels.gpu.expert_linear import expert_linear
+from inference.kernels.gpu.expert_tiles import ExpertTile, expert_tiles, fixed_tile, preferred_tiles
 from inference.kernels.gpu.gated_linear import gated_linear, gated_tiles
 from inference.kernels.gpu.invariant import invariant_linear
 from inference.kernels.gpu.launching import overlap_kernels
 from inference.kernels.gpu.linear import MOST_ROWS, Tile, small_linear, tiles
 from inference.kernels.gpu.quantised_linear import MOST_ROWS as MOST_QUANTISED_ROWS
 from inference.kernels.gpu.quantised_linear import expand_blocks, quantised_linear, quantised_tiles
+from inference.kernels.gpu.routing import combine, route
 from inference.kernels.gpu.split_linear import split_linear, splits
 from inference.kernels.gpu.tiles import deterministic_tiles, key_splits, query_tile
 from inference.kernels.reference import Attention
@@ -151,6 +155,36 @@ class TritonOps:
         for tile in gated_tiles(rows, outputs // 2, inner, weight.dtype, _processors()):
             yield GatedWay(f"{_name(tile)} with the gate", partial(gated_linear, tile=tile))
 
+    def route(self, index: Tensor, experts: int) -> Routing:
+        """Return which experts compute which tokens; a single token's are left as they come."""
+        if len(index) == 1 and not self._deterministic:
+            return Routing(index.contiguous(), experts)
+        return route(index, experts)
+
+    def expert_linear(self, x: Tensor, weight: ExpertWeight, routing: Routing, gathers: bool) -> Tensor:
+        """Return (pairs, n)."""
+        tile = fixed_tile(weight)
+        if not self._deterministic:
+            tile = next(expert_tiles(len(routing.index), routing.chosen, weight, _processors()))
+        return expert_linear(x, weight, routing, gathers, tile=tile)
+
+    def expert_ways(self, tokens: int, chosen: int, weight: ExpertWeight) -> Iterator[ExpertWay]:
+        """Yield the same in other tiles."""
+        if not self._deterministic:
+            _, *others = expert_tiles(tokens, chosen, weight, _processors())
+            yield from map(_expert_way, others)
+
+    def expert_forms(self, chosen: int, weight: ExpertWeight) -> Iterator[ExpertWay]:
+        """Yield it in the tiles of any number of tokens."""
+        if self._deterministic:
+            yield _expert_way(fixed_tile(weight))
+        else:
+            yield from map(_expert_way, preferred_tiles(chosen, weight, _processors()))
+
+    def combine(self, found: Tensor, routing: Routing, scores: Tensor) -> Tensor:
+        """Return (tokens, n)."""
+        return combine(found, routing, scores)
+
     def find_places(self, batch: DeviceBatch, held: Tensor) -> Runs:
         """Return a step's sequences with the places of their states."""
         reads, writes = places.find_places(batch.slots, batch.starts, batch.lengths, held)
@@ -196,6 +230,11 @@ def _ways_of_blocks(rows: int, weight: Blocks) -> Iterator[Way]:
         yield Way(
             f"{weight.bits} bits in {size}, {tile.stages} in flight", partial(quantised_linear, tile=tile)
         )
+
+
+def _expert_way(tile: ExpertTile) -> ExpertWay:
+    name = f"experts {tile.outputs}x{tile.inner} for {tile.rows}, {tile.stages} in flight"
+    return ExpertWay(name, partial(expert_linear, tile=tile))
 
 
 def _name(tile: Tile) -> str:

@@ -1,0 +1,199 @@
+"""A mixture's experts on a device: sorted, multiplied and added up by `Ops`, in the model's own way between.
+
+transformers has all experts of a layer in two tensors, which are read where they lie, and says of each class
+how they lie there (`transformers.integrations.use_experts_implementation`). Nothing waits for the device, so
+that a step can be captured, whatever the experts' dtype.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Several
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from inference.gpu.linears import DeviceLinear, Multiplier, SwappedLinear
+from inference.gpu.mixtures import ExpertWeight, Routing
+from inference.gpu.ops import ExpertWay
+from inference.gpu.swaps import Places, Swapped, swap_modules
+from inference.models.weights import expert_weights
+from inference.quantised.blocks import Blocks
+from inference.quantised.codes import Codes
+from inference.shortage import is_shortage
+
+LOG = logging.getLogger(__name__)
+
+CodesOf = Callable[[nn.Module], Mapping[str, Several[Codes]]]  # a layer's experts in few bits, by parameters
+_ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
+_TRIED, _CHOSEN = 32, 3  # tokens, and experts of each
+_NEAR, _NEAR_NARROW = {torch.float32: 1e-5}, 2e-2  # as a part of what comes out; narrow: of 16 bits
+
+
+class ExpertMultiplier:
+    """Computes experts' linears, each shape in the way that was chosen for it, the operations' own until then."""
+
+    def __init__(self, multiply: Multiplier) -> None:
+        self.linears = multiply
+        self.chosen: dict[tuple[int, tuple[int, ...]], ExpertWay] = {}  # by tokens, and the weight's form
+        self.names: Counter[str] = Counter()
+
+    def __call__(self, x: Tensor, weight: ExpertWeight, routing: Routing, gathers: bool) -> Tensor:
+        """Return (pairs, n) in the routing's order, as `Ops` does."""
+        way = self.chosen.get((len(routing.index), weight.form)) if self.chosen else None
+        multiply = self.linears.ops.expert_linear if way is None else way.multiply
+        return multiply(x, weight, routing, gathers)
+
+
+class DeviceExperts(Swapped):
+    """Stands for all experts of a layer."""
+
+    def __init__(
+        self, own: nn.Module, multiply: ExpertMultiplier, up: ExpertWeight, down: ExpertWeight
+    ) -> None:
+        super().__init__(own)
+        self.multiply = multiply
+        self.up = up  # with the gate, if there is one, in the model's own order
+        self.down = down
+        self.activation: str | None = None  # None: the gate is the model's own code
+
+    def forward(self, given: Tensor, *routing: Tensor, **named: Tensor) -> Tensor:
+        """Return (..., hidden) of inputs (..., hidden).
+
+        `routing`, or `named`: the experts of each token (tokens, chosen), and how much each of them counts.
+        """
+        index, scores = (each.reshape(-1, each.shape[-1]) for each in (*routing, *named.values()))
+        found = self.linears.ops.route(index, self.up.experts)
+        result = self.compute(given.reshape(-1, given.shape[-1]).to(self.up.dtype), found, scores)
+        return result.view(given.shape).to(given.dtype)
+
+    @property
+    def linears(self) -> Multiplier:
+        """Return who multiplies all others."""
+        return self.multiply.linears
+
+    def compute(self, x: Tensor, routing: Routing, scores: Tensor) -> Tensor:
+        """Return (tokens, hidden) of tokens (tokens, hidden) that go where they are routed."""
+        inner = self._gate(self.multiply(x, self.up, routing, True))
+        found = self.multiply(inner, self.down, routing, False)
+        own: Any = self.own
+        if getattr(own, "has_post_expert_norm", False):  # transformers 5.17 knows none
+            found = own.post_expert_norm(found)
+        return self.linears.ops.combine(found, routing, scores)
+
+    def rehearse(self) -> None:
+        """Launch what steps of any number of tokens do."""
+        for tokens in (1, 2):
+            x, index, scores = self.something(tokens, _CHOSEN)
+            self(x, index, scores)
+        routing, ops = self.linears.ops.route(index, self.up.experts), self.linears.ops
+        for weight, gathers in ((self.up, True), (self.down, False)):
+            for way in ops.expert_forms(index.shape[1], weight):
+                rows = torch.zeros(tokens if gathers else routing.pairs, weight.inputs, device=x.device)
+                way.multiply(rows.to(weight.dtype), weight, routing, gathers)
+
+    def something(self, tokens: int, chosen: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return inputs (tokens, hidden), different experts (tokens, chosen), and how much each counts."""
+        weight, generator = self.up, torch.Generator().manual_seed(0)  # on the host, as a linear's are drawn
+        chosen = min(chosen, weight.experts)
+        x = torch.randn(tokens, weight.inputs, generator=generator)
+        index = torch.rand(tokens, weight.experts, generator=generator).topk(chosen).indices
+        scores = torch.rand(tokens, chosen, generator=generator)
+        return (
+            x.to(weight.device, weight.dtype),
+            index.to(weight.device),
+            scores.to(weight.device, weight.dtype),
+        )
+
+    def _gate(self, inner: Tensor) -> Tensor:
+        if self.activation is not None:
+            return self.linears.ops.gated(inner, self.activation)
+        own: Any = self.own
+        gated: Tensor = own._apply_gate(inner) if own.has_gate else own.act_fn(inner)
+        return gated
+
+    @property
+    def packed(self) -> tuple[SwappedLinear, ...]:
+        """Return its weights that are in few bits, as linears."""
+        weights = [each.numbers for each in (self.up, self.down)]
+        linears = (DeviceLinear(self.linears, each, None) for each in weights if isinstance(each, Blocks))
+        return tuple(map(SwappedLinear, linears))
+
+    def unpack(self) -> dict[str, list[Codes]]:
+        """Return each expert's codes again, by the names of the model's own tensors, {} if there are none."""
+        found = {}
+        for name, weight in zip(expert_weights(self.own), (self.up, self.down), strict=True):
+            if isinstance(weight.numbers, Blocks):
+                parts = weight.numbers.split([weight.outputs] * weight.experts)
+                found[name] = [part.unpack() for part in parts]
+        return found
+
+
+def swap_experts(
+    model: nn.Module, multiply: ExpertMultiplier, dtype: torch.dtype, codes_of: CodesOf
+) -> Places:
+    """Replace all experts whose numbers that gives, found by trying, and return their places.
+
+    What computes in torch alone waits for a GPU, where the model's own code needn't: there nothing is replaced.
+    """
+    device = next(model.parameters()).device
+    if not multiply.linears.ops.captures and device.type != "cpu":
+        return []
+    return swap_modules(model, partial(_swapped, multiply, dtype, codes_of))
+
+
+def _swapped(
+    multiply: ExpertMultiplier, dtype: torch.dtype, codes_of: CodesOf, module: nn.Module
+) -> DeviceExperts | None:
+    """Return what stands for a module and gives its own numbers, if there is anything."""
+    names = list(expert_weights(module))
+    codes = codes_of(module) if names else {}
+    weights = [_weight(module, name, dtype, codes.get(name)) for name in names]
+    found = [each for each in weights if each is not None]
+    if len(found) != 2:
+        return None
+    experts = DeviceExperts(module, multiply, *found)
+    error = _apart(experts)
+    if error > _NEAR.get(dtype, _NEAR_NARROW):
+        LOG.debug("`%s` stays as it is: its numbers are %.1e off", type(module).__name__, error)
+        return None
+    for activation in _ACTIVATIONS:
+        experts.activation = activation
+        if _apart(experts) <= max(2 * error, _NEAR[torch.float32]):
+            return experts
+    experts.activation = None
+    return experts
+
+
+def _weight(
+    module: nn.Module, name: str, dtype: torch.dtype, codes: Several[Codes] | None
+) -> ExpertWeight | None:
+    """Return one of a layer's two weights, where it lies, or in few bits; None if it is in another dtype."""
+    bias = module._parameters.get(f"{name}_bias") if module.has_bias else None
+    bias = None if bias is None else bias.detach().to(dtype).contiguous()
+    if codes is not None:
+        return ExpertWeight.of_codes(codes, dtype, bias)
+    own: Any = module._parameters[name]  # as it is, not as the model's code reads it
+    if own.dtype != dtype:
+        return None
+    numbers = own.detach().transpose(1, 2) if module.is_transposed else own.detach()
+    return ExpertWeight(numbers, len(numbers), bias)
+
+
+@torch.inference_mode()
+def _apart(experts: DeviceExperts) -> float:
+    """Return how far they are from their own module, by norm: infinitely from one that takes something else."""
+    given = experts.something(_TRIED, _CHOSEN)
+    try:
+        own, found = experts.own(*given).float(), experts(*given).float()
+        return float((found - own).norm() / own.norm())
+    except Exception as error:  # any model's code may want to be given something else
+        if is_shortage(error):
+            raise  # no other way needs less
+        LOG.debug("`%s` stays as it is: %s", type(experts.own).__name__, error)
+        return math.inf
