@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 from functools import partial
@@ -18,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inference.gpu.linears import DeviceLinear, Multiplier, SwappedLinear
+from inference.gpu.expert_ways import ExpertLinear, ExpertMultiplier, something
+from inference.gpu.linears import DeviceLinear, SwappedLinear
 from inference.gpu.mixtures import ExpertWeight, Routing
-from inference.gpu.ops import ExpertWay
 from inference.gpu.swaps import Places, Swapped, swap_modules
 from inference.models.weights import expert_weights
 from inference.quantised.blocks import Blocks
@@ -35,19 +34,8 @@ _TRIED, _CHOSEN = 32, 3  # tokens, and experts of each
 _NEAR, _NEAR_NARROW = {torch.float32: 1e-5}, 2e-2  # as a part of what comes out; narrow: of 16 bits
 
 
-class ExpertMultiplier:
-    """Computes experts' linears, each shape in the way that was chosen for it, the operations' own until then."""
-
-    def __init__(self, multiply: Multiplier) -> None:
-        self.linears = multiply
-        self.chosen: dict[tuple[int, tuple[int, ...]], ExpertWay] = {}  # by tokens, and the weight's form
-        self.names: Counter[str] = Counter()
-
-    def __call__(self, x: Tensor, weight: ExpertWeight, routing: Routing, gathers: bool) -> Tensor:
-        """Return (pairs, n) in the routing's order, as `Ops` does."""
-        way = self.chosen.get((len(routing.index), weight.form)) if self.chosen else None
-        multiply = self.linears.ops.expert_linear if way is None else way.multiply
-        return multiply(x, weight, routing, gathers)
+def _none(_: nn.Module) -> Mapping[str, Several[Codes]]:
+    return {}
 
 
 class DeviceExperts(Swapped):
@@ -61,6 +49,7 @@ class DeviceExperts(Swapped):
         self.up = up  # with the gate, if there is one, in the model's own order
         self.down = down
         self.activation: str | None = None  # None: the gate is the model's own code
+        self.chosen = min(_CHOSEN, up.experts)  # of each token; as many as there were last
 
     def forward(self, given: Tensor, *routing: Tensor, **named: Tensor) -> Tensor:
         """Return (..., hidden) of inputs (..., hidden).
@@ -68,14 +57,10 @@ class DeviceExperts(Swapped):
         `routing`, or `named`: the experts of each token (tokens, chosen), and how much each of them counts.
         """
         index, scores = (each.reshape(-1, each.shape[-1]) for each in (*routing, *named.values()))
-        found = self.linears.ops.route(index, self.up.experts)
+        self.chosen = index.shape[1]
+        found = self.multiply.linears.ops.route(index, self.up.experts)
         result = self.compute(given.reshape(-1, given.shape[-1]).to(self.up.dtype), found, scores)
         return result.view(given.shape).to(given.dtype)
-
-    @property
-    def linears(self) -> Multiplier:
-        """Return who multiplies all others."""
-        return self.multiply.linears
 
     def compute(self, x: Tensor, routing: Routing, scores: Tensor) -> Tensor:
         """Return (tokens, hidden) of tokens (tokens, hidden) that go where they are routed."""
@@ -84,35 +69,28 @@ class DeviceExperts(Swapped):
         own: Any = self.own
         if getattr(own, "has_post_expert_norm", False):  # transformers 5.17 knows none
             found = own.post_expert_norm(found)
-        return self.linears.ops.combine(found, routing, scores)
+        return self.multiply.linears.ops.combine(found, routing, scores)
 
     def rehearse(self) -> None:
         """Launch what steps of any number of tokens do."""
+        ops = self.multiply.linears.ops
         for tokens in (1, 2):
-            x, index, scores = self.something(tokens, _CHOSEN)
+            x, index, scores = something(self.up, tokens, self.chosen)
             self(x, index, scores)
-        routing, ops = self.linears.ops.route(index, self.up.experts), self.linears.ops
-        for weight, gathers in ((self.up, True), (self.down, False)):
-            for way in ops.expert_forms(index.shape[1], weight):
-                rows = torch.zeros(tokens if gathers else routing.pairs, weight.inputs, device=x.device)
-                way.multiply(rows.to(weight.dtype), weight, routing, gathers)
+        routing = ops.route(index, self.up.experts)
+        for each in self.linears:
+            for way in ops.expert_forms(self.chosen, each.weight):
+                way.multiply(each.rows(routing), each.weight, routing, each.gathers)
 
-    def something(self, tokens: int, chosen: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return inputs (tokens, hidden), different experts (tokens, chosen), and how much each counts."""
-        weight, generator = self.up, torch.Generator().manual_seed(0)  # on the host, as a linear's are drawn
-        chosen = min(chosen, weight.experts)
-        x = torch.randn(tokens, weight.inputs, generator=generator)
-        index = torch.rand(tokens, weight.experts, generator=generator).topk(chosen).indices
-        scores = torch.rand(tokens, chosen, generator=generator)
-        return (
-            x.to(weight.device, weight.dtype),
-            index.to(weight.device),
-            scores.to(weight.device, weight.dtype),
-        )
+    @property
+    def linears(self) -> tuple[ExpertLinear, ExpertLinear]:
+        """Return both, in their order."""
+        up = ExpertLinear(self.up, self.chosen, gathers=True)
+        return up, ExpertLinear(self.down, self.chosen, gathers=False)
 
     def _gate(self, inner: Tensor) -> Tensor:
         if self.activation is not None:
-            return self.linears.ops.gated(inner, self.activation)
+            return self.multiply.linears.ops.gated(inner, self.activation)
         own: Any = self.own
         gated: Tensor = own._apply_gate(inner) if own.has_gate else own.act_fn(inner)
         return gated
@@ -121,7 +99,9 @@ class DeviceExperts(Swapped):
     def packed(self) -> tuple[SwappedLinear, ...]:
         """Return its weights that are in few bits, as linears."""
         weights = [each.numbers for each in (self.up, self.down)]
-        linears = (DeviceLinear(self.linears, each, None) for each in weights if isinstance(each, Blocks))
+        linears = (
+            DeviceLinear(self.multiply.linears, each, None) for each in weights if isinstance(each, Blocks)
+        )
         return tuple(map(SwappedLinear, linears))
 
     def unpack(self) -> dict[str, list[Codes]]:
@@ -135,11 +115,11 @@ class DeviceExperts(Swapped):
 
 
 def swap_experts(
-    model: nn.Module, multiply: ExpertMultiplier, dtype: torch.dtype, codes_of: CodesOf
+    model: nn.Module, multiply: ExpertMultiplier, dtype: torch.dtype, codes_of: CodesOf = _none
 ) -> Places:
     """Replace all experts whose numbers that gives, found by trying, and return their places.
 
-    What computes in torch alone waits for a GPU, where the model's own code needn't: there nothing is replaced.
+    Torch's operations wait for a GPU where the model's own code needn't: there nothing is replaced.
     """
     device = next(model.parameters()).device
     if not multiply.linears.ops.captures and device.type != "cpu":
@@ -187,8 +167,8 @@ def _weight(
 
 @torch.inference_mode()
 def _apart(experts: DeviceExperts) -> float:
-    """Return how far they are from their own module, by norm: infinitely from one that takes something else."""
-    given = experts.something(_TRIED, _CHOSEN)
+    """Return how far they are from their own module, by norm; infinitely if that takes something else."""
+    given = something(experts.up, _TRIED, _CHOSEN)
     try:
         own, found = experts.own(*given).float(), experts(*given).float()
         return float((found - own).norm() / own.norm())

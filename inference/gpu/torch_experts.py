@@ -1,4 +1,4 @@
-"""A mixture's experts in plain torch, one after the other, of which the host is told how many tokens each has."""
+"""A mixture's experts in plain torch, one after the other: the host is told how many tokens each has."""
 
 from __future__ import annotations
 

@@ -192,6 +192,7 @@ class Source:
             kv_dtype_asked=config.kv_cache_dtype != "auto",
             max_total_tokens=max_total_tokens,
             filter_on_device=config.filter_on_device,
+            group_experts=config.group_experts,
         )
 
 

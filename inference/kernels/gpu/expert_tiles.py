@@ -102,7 +102,7 @@ def _single_rows(pairs: int, weight: ExpertWeight, processors: int) -> Iterator[
     numbers = weight.numbers
     if isinstance(numbers, Blocks):
         row, turn = numbers.blocks * BLOCK * numbers.bits // 8, BLOCK
-    known = set()
+    known: set[ExpertTile] = set()
     for outputs in (8, 4, 2, 16):
         enough = pairs * -(-weight.outputs // outputs) >= 3 * processors
         if isinstance(numbers, Blocks):

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 from codegen.toys import toy_model  # noqa: E402
-from inference.gpu.experts import DeviceExperts, ExpertMultiplier, swap_experts  # noqa: E402
+from inference.gpu.expert_ways import ExpertMultiplier, something  # noqa: E402
+from inference.gpu.experts import DeviceExperts, swap_experts  # noqa: E402
 from inference.gpu.linears import Multiplier  # noqa: E402
 from inference.gpu.ops import Ops, torch_ops, triton_ops  # noqa: E402
 from inference.gpu.swaps import put_modules_back  # noqa: E402
@@ -55,7 +56,7 @@ def test_they_are_what_transformers_computes_one_expert_after_the_other(family: 
     assert found
     for experts in found:
         assert experts.activation == FAMILIES[family]
-        given = experts.something(tokens, 2)
+        given = something(experts.up, tokens, 2)
         assert_near(experts(*given), own_result(experts, *given), 1e-5)
 
 
@@ -65,9 +66,9 @@ def test_tritons_kernels_give_the_same(family: str, deterministic: bool) -> None
     pytest.importorskip("triton")
     experts = swapped(family, triton_ops(deterministic=deterministic))[0]
     for tokens in (1, 3, 20):
-        given = experts.something(tokens, 2)
+        given = something(experts.up, tokens, 2)
         assert_near(experts(*given), own_result(experts, *given), 1e-5)
-    x, index, scores = experts.something(20, 2)
+    x, index, scores = something(experts.up, 20, 2)
     alone = torch.cat([experts(x[at : at + 1], index[at : at + 1], scores[at : at + 1]) for at in range(20)])
     if deterministic:
         assert torch.equal(alone, experts(x, index, scores))
@@ -75,13 +76,13 @@ def test_tritons_kernels_give_the_same(family: str, deterministic: bool) -> None
 
 def test_in_16_bits_they_are_off_by_rounding() -> None:
     experts = swapped("qwen3_moe", device_ops(), torch.bfloat16)[0]
-    given = experts.something(30, 2)
+    given = something(experts.up, 30, 2)
     assert_near(experts(*given), own_result(experts, *given), 2e-2)
 
 
 def test_an_expert_that_there_is_not_stands_for_none() -> None:
     experts = swapped("qwen3_moe", device_ops())[0]
-    x, index, scores = experts.something(10, 2)
+    x, index, scores = something(experts.up, 10, 2)
     expected = own_result(
         experts, x, index, scores.clone().index_fill_(1, torch.tensor(0, device=DEVICE), 0.0)
     )
@@ -92,7 +93,7 @@ def test_an_expert_that_there_is_not_stands_for_none() -> None:
 def test_they_are_put_back_as_they_were() -> None:
     model = toy_model("mixtral").to(DEVICE)
     own = [each for each in model.modules() if expert_weights(each)]
-    places = swap_experts(model, ExpertMultiplier(Multiplier(device_ops())), torch.float32, lambda _: {})
+    places = swap_experts(model, ExpertMultiplier(Multiplier(device_ops())), torch.float32)
     assert len(places) == len(own) > 0
     assert not any(getattr(parent, name) in own for parent, name in places)
     put_modules_back(places)
@@ -129,12 +130,12 @@ def test_those_that_compute_something_else_stay(times: float, count: int) -> Non
     model[0].times = times
     multiply = ExpertMultiplier(Multiplier(device_ops()))
     with torch.inference_mode():
-        assert len(swap_experts(model, multiply, torch.float32, lambda _: {})) == count
+        assert len(swap_experts(model, multiply, torch.float32)) == count
 
 
 def test_those_of_another_dtype_stay() -> None:
     model = toy_model("mixtral").to(DEVICE, torch.bfloat16)
-    assert not swap_experts(model, ExpertMultiplier(Multiplier(device_ops())), torch.float16, lambda _: {})
+    assert not swap_experts(model, ExpertMultiplier(Multiplier(device_ops())), torch.float16)
 
 
 @pytest.mark.parametrize("ops", [torch_ops, triton_ops])
@@ -154,7 +155,7 @@ def test_experts_in_few_bits_are_multiplied_so(family: str, ops: Any) -> None:
         return made.get(module, {})
 
     experts = swapped(family, ops(), codes=codes_of)[0]
-    given = experts.something(5, 2)
+    given = something(experts.up, 5, 2)
     assert_near(experts(*given), own_result(experts, *given), 1e-5)
     assert {each.form for each in experts.packed} == {"4 bits"}
     assert len(experts.packed) == 2
