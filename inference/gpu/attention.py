@@ -24,6 +24,7 @@ from inference.gpu.linears import Deadline, Multiplier, SwappedLinear, graph_sec
 from inference.gpu.lora import DeviceAdapting
 from inference.gpu.mlps import SwappedMlp
 from inference.gpu.ops import HeadShape, Ops
+from inference.gpu.own_linears import InvariantLinears
 from inference.gpu.states import DeviceStates
 from inference.gpu.swaps import Places, Swapped, swap_modules
 from inference.kernels.reference import Attention
@@ -96,6 +97,8 @@ class PagedModel:
         try:
             rows_of = None if images is None else (images.at, images.embedded)
             with ExitStack() as stack:
+                if self.ops.invariant:
+                    stack.enter_context(InvariantLinears(self.ops))
                 if self._eyes is not None:
                     stack.enter_context(self._eyes.giving(rows_of))
                 if self.states is not None:

@@ -30,9 +30,8 @@ class ExpertLinear:
     def rows(self, routing: Routing) -> Tensor:
         """Return something to be multiplied."""
         rows = len(routing.index) if self.gathers else routing.pairs
-        weight = (
-            self.weight
-        )  # Drawn on the host: a capture that failed leaves the device's generator unusable
+        weight = self.weight
+        # Drawn on the host, as a linear's are: a capture that failed leaves the device's generator unusable
         return torch.randn(rows, weight.inputs).to(weight.device, weight.dtype)
 
 

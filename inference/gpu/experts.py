@@ -49,7 +49,8 @@ class DeviceExperts(Swapped):
         self.up = up  # with the gate, if there is one, in the model's own order
         self.down = down
         self.activation: str | None = None  # None: the gate is the model's own code
-        self.chosen = min(_CHOSEN, up.experts)  # of each token; as many as there were last
+        # Of each token, and how they are said to count: as they were last
+        self.chosen, self._scores_in = min(_CHOSEN, up.experts), up.dtype
 
     def forward(self, given: Tensor, *routing: Tensor, **named: Tensor) -> Tensor:
         """Return (..., hidden) of inputs (..., hidden).
@@ -57,7 +58,7 @@ class DeviceExperts(Swapped):
         `routing`, or `named`: the experts of each token (tokens, chosen), and how much each of them counts.
         """
         index, scores = (each.reshape(-1, each.shape[-1]) for each in (*routing, *named.values()))
-        self.chosen = index.shape[1]
+        self.chosen, self._scores_in = index.shape[1], scores.dtype
         found = self.multiply.linears.ops.route(index, self.up.experts)
         result = self.compute(given.reshape(-1, given.shape[-1]).to(self.up.dtype), found, scores)
         return result.view(given.shape).to(given.dtype)
@@ -76,7 +77,7 @@ class DeviceExperts(Swapped):
         ops = self.multiply.linears.ops
         for tokens in (1, 2):
             x, index, scores = something(self.up, tokens, self.chosen)
-            self(x, index, scores)
+            self(x, index, scores.to(self._scores_in))
         routing = ops.route(index, self.up.experts)
         for each in self.linears:
             for way in ops.expert_forms(self.chosen, each.weight):

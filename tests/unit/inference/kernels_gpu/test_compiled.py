@@ -50,7 +50,7 @@ def said(module: str, cache: Path, *arguments: str) -> list[str]:
 @pytest.mark.slow
 def test_no_step_waits_for_the_compiler_once_a_model_was_rehearsed(cache: Path) -> None:
     """Widths of tables, sizes of batches and lengths of prompts must be nothing to compile for."""
-    families = ["llama", "gemma2", "gpt2", "qwen3_5_text", "granitemoehybrid"]
+    families = ["llama", "gemma2", "gpt2", "qwen3_5_text", "granitemoehybrid", "mixtral"]
     lines = said("hopper_steps", cache, *families)
     rehearsed = [re.fullmatch(r"(\w+): (\d+) rehearsed: (.*)", each) for each in lines[::2]]
     assert [each and each[1] for each in rehearsed] == families, lines
