@@ -1,4 +1,4 @@
-"""What a model's own code multiplies by itself, a mixture's routers say: in one order of sums for all batches."""
+"""What a model's own code multiplies by itself, such as routers: in one order of sums for all batches."""
 
 from __future__ import annotations
 
@@ -31,4 +31,4 @@ class InvariantLinears(TorchFunctionMode):
 
 def _is_plain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     floats = x.is_floating_point() and x.dtype == weight.dtype
-    return weight.dim() == 2 and floats and x.numel() > 0  # noqa: PLR2004 - a matrix
+    return weight.dim() == 2 and floats and x.numel() > 0

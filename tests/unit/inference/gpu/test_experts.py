@@ -133,6 +133,11 @@ def test_those_that_compute_something_else_stay(times: float, count: int) -> Non
         assert len(swap_experts(model, multiply, torch.float32)) == count
 
 
+def test_torch_alone_replaces_none_on_a_device_that_it_would_wait_for() -> None:
+    model = toy_model("mixtral").to("meta")
+    assert not swap_experts(model, ExpertMultiplier(Multiplier(torch_ops())), torch.float32)
+
+
 def test_those_of_another_dtype_stay() -> None:
     model = toy_model("mixtral").to(DEVICE, torch.bfloat16)
     assert not swap_experts(model, ExpertMultiplier(Multiplier(device_ops())), torch.float16)
