@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from inference.gpu.expert_ways import ExpertLinear, ExpertMultiplier, something
+from inference.gpu.gates import Gate, find_gate
 from inference.gpu.linears import DeviceLinear, SwappedLinear
 from inference.gpu.mixtures import ExpertWeight, Routing
 from inference.gpu.swaps import Places, Swapped, swap_modules
@@ -29,7 +30,6 @@ from inference.shortage import is_shortage
 LOG = logging.getLogger(__name__)
 
 CodesOf = Callable[[nn.Module], Mapping[str, Several[Codes]]]  # a layer's experts in few bits, by parameters
-_ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
 _TRIED, _CHOSEN = 32, 3  # tokens, and experts of each
 _NEAR, _NEAR_NARROW = {torch.float32: 1e-5}, 2e-2  # as a part of what comes out; narrow: of 16 bits
 
@@ -48,7 +48,7 @@ class DeviceExperts(Swapped):
         self.multiply = multiply
         self.up = up  # with the gate, if there is one, in the model's own order
         self.down = down
-        self.activation: str | None = None  # None: the gate is the model's own code
+        self.gate: Gate | None = None  # None: it is the model's own code
         # Of each token, and how they are said to count: as they were last
         self.chosen, self._scores_in = min(_CHOSEN, up.experts), up.dtype
 
@@ -90,8 +90,8 @@ class DeviceExperts(Swapped):
         return up, ExpertLinear(self.down, self.chosen, gathers=False)
 
     def _gate(self, inner: Tensor) -> Tensor:
-        if self.activation is not None:
-            return self.multiply.linears.ops.gated(inner, self.activation)
+        if self.gate is not None:
+            return self.multiply.linears.ops.gated_by(inner, self.gate)
         own: Any = self.own
         gated: Tensor = own._apply_gate(inner) if own.has_gate else own.act_fn(inner)
         return gated
@@ -139,16 +139,13 @@ def _swapped(
     if len(found) != 2:
         return None
     experts = DeviceExperts(module, multiply, *found)
+    if module.has_gate:
+        experts.gate = find_gate(module, module._apply_gate)
     error = _apart(experts)
-    if error > _NEAR.get(dtype, _NEAR_NARROW):
-        LOG.debug("`%s` stays as it is: its numbers are %.1e off", type(module).__name__, error)
-        return None
-    for activation in _ACTIVATIONS:
-        experts.activation = activation
-        if _apart(experts) <= max(2 * error, _NEAR[torch.float32]):
-            return experts
-    experts.activation = None
-    return experts
+    if error <= _NEAR.get(dtype, _NEAR_NARROW):
+        return experts
+    LOG.debug("`%s` stays as it is: its numbers are %.1e off", type(module).__name__, error)
+    return None
 
 
 def _weight(

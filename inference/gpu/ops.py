@@ -12,6 +12,7 @@ from torch import Tensor
 from inference.config import EngineConfig
 from inference.errors import ModelUnavailable
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
+from inference.gpu.gates import Gate
 from inference.gpu.mixtures import ExpertWeight, Routing
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
@@ -122,6 +123,9 @@ class Ops(Protocol):
 
     def gated(self, gate_up: Tensor, activation: str) -> Tensor:
         """Return activation(gate) * up, (T, I), of (T, 2 * I); "silu", "gelu_tanh" or "gelu"."""
+
+    def gated_by(self, gate_up: Tensor, gate: Gate) -> Tensor:
+        """Return (T, I) of (T, 2 * I) by a gate that may have limits, and its halves in another order."""
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         """Return (M, N) of inputs (M, K), weight (N, K) and bias (N,)."""

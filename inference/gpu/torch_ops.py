@@ -11,6 +11,7 @@ from torch.nn.functional import gelu, linear, silu
 
 from inference.gpu import noise, shaping, torch_experts, torch_states
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
+from inference.gpu.gates import Gate
 from inference.gpu.mixtures import ExpertWeight, Routing
 from inference.gpu.ops import ExpertWay, GatedWay, HeadShape, Way, Weight
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
@@ -109,6 +110,10 @@ class TorchOps:
         """Return (T, I)."""
         gate, up = gate_up.float().chunk(2, -1)
         return (_ACTIVATIONS[activation](gate) * up).to(gate_up.dtype)
+
+    def gated_by(self, gate_up: Tensor, gate: Gate) -> Tensor:
+        """Return (T, I)."""
+        return gate.apply(gate_up)
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         """Return (M, N); a weight in few bits is expanded."""

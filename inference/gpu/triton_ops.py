@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
+from inference.gpu.gates import Gate
 from inference.gpu.mixtures import ExpertWeight, Routing
 from inference.gpu.ops import ExpertWay, GatedWay, HeadShape, Way, Weight
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
@@ -124,6 +125,10 @@ class TritonOps:
     def gated(self, gate_up: Tensor, activation: str) -> Tensor:
         """Return (T, I)."""
         return gates.gated(gate_up, activation)
+
+    def gated_by(self, gate_up: Tensor, gate: Gate) -> Tensor:
+        """Return (T, I)."""
+        return gates.gated(gate_up, gate.activation) if gate.is_plain else gates.gated_by(gate_up, gate)
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         """Return (M, N); a weight in few bits is expanded, for as long as it takes."""

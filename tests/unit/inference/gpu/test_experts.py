@@ -13,6 +13,7 @@ from torch import Tensor, nn  # noqa: E402
 from codegen.toys import toy_model  # noqa: E402
 from inference.gpu.expert_ways import ExpertMultiplier, something  # noqa: E402
 from inference.gpu.experts import DeviceExperts, swap_experts  # noqa: E402
+from inference.gpu.gates import Gate  # noqa: E402
 from inference.gpu.linears import Multiplier  # noqa: E402
 from inference.gpu.ops import Ops, torch_ops, triton_ops  # noqa: E402
 from inference.gpu.swaps import put_modules_back  # noqa: E402
@@ -21,9 +22,10 @@ from inference.quantised.codes import Codes  # noqa: E402
 from inference.quantised.rounding4 import round_rows  # noqa: E402
 from tests.unit.inference.gpu.device_models import DEVICE, device_ops  # noqa: E402
 
+SILU, OF_GPT_OSS = Gate(), Gate(interleaved=True, limit=7.0, slope=1.702, shift=1.0)
 FAMILIES = {  # of the toys; None: the gate is the model's own
-    "qwen3_moe": "silu", "mixtral": "silu", "olmoe": "silu", "gpt_oss": None, "granitemoe": "silu",
-    "glm4_moe": "silu", "deepseek_v3": "silu", "aria_text": "silu", "nemotron_h": None, "qwen3_next": "silu",
+    "qwen3_moe": SILU, "mixtral": SILU, "olmoe": SILU, "gpt_oss": OF_GPT_OSS, "granitemoe": SILU,
+    "glm4_moe": SILU, "deepseek_v3": SILU, "aria_text": SILU, "nemotron_h": None, "qwen3_next": SILU,
 }  # fmt: skip
 
 
@@ -55,7 +57,7 @@ def test_they_are_what_transformers_computes_one_expert_after_the_other(family: 
     found = swapped(family, device_ops())
     assert found
     for experts in found:
-        assert experts.activation == FAMILIES[family]
+        assert experts.gate == FAMILIES[family]
         given = something(experts.up, tokens, 2)
         assert_near(experts(*given), own_result(experts, *given), 1e-5)
 

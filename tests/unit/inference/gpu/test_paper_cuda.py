@@ -52,7 +52,7 @@ CAPTURED: dict[str, dict[str, Any]] = {
 }
 _KERNELS = (
     "rms_norm", "add_rms_norm", "rope_and_write", "write", "paged_attention", "gated", "sample", "shape",
-    "route", "expert_linear", "combine",
+    "gated_by", "route", "expert_linear", "combine",
 )  # fmt: skip
 
 
