@@ -87,10 +87,10 @@ def experts(
         for tokens in rows:
             clock.need(5, "experts")
             given = something(ways["16 bits"].up, tokens, mixture.chosen)
-            calls: dict[str, Callable[[], object]] = {"transformers": partial(own, *given)}
+            calls: dict[str, Callable[[], object]] = {"transformers": partial(own.forward, *given)}
             for form, each in ways.items():
                 _tune(each, tokens, device, mixture)
-                calls[form] = partial(each, *given)
+                calls[form] = partial(each.forward, *given)
             yield {
                 "what": "experts",
                 "mixture": name,
@@ -101,7 +101,7 @@ def experts(
 
 
 def _floor(mixture: Mixture, index: Tensor, dtype: torch.dtype, ceilings: Ceilings) -> float:
-    """Return the seconds that the chosen experts take to be read in 16 bits, or multiplied if that is more."""
+    """Return the seconds that the chosen experts take to be read in 16 bits, or multiplied."""
     numbers = 3 * mixture.inner * mixture.hidden
     read = len(index.unique()) * numbers * dtype.itemsize
     return max(read / ceilings.bytes, 2 * numbers * index.numel() / ceilings.flops)

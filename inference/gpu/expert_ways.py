@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from inference.gpu.compiling import compile_together
+from inference.gpu.gates import Gate
 from inference.gpu.linears import FEW, MANY, Multiplier, Seconds, fastest
 from inference.gpu.mixtures import ExpertWeight, Routing
 from inference.gpu.ops import ExpertWay, MultiplyExperts
@@ -26,6 +27,7 @@ class ExpertLinear:
     weight: ExpertWeight
     chosen: int  # experts of each token
     gathers: bool  # tokens; else it is given pairs
+    gate: Gate | None = None  # behind it
 
     def rows(self, routing: Routing) -> Tensor:
         """Return something to be multiplied."""
@@ -44,11 +46,13 @@ class ExpertMultiplier:
         self._names: Counter[str] = Counter()
         self._late = 0  # ways that there was no time to measure
 
-    def __call__(self, x: Tensor, weight: ExpertWeight, routing: Routing, gathers: bool) -> Tensor:
-        """Return (pairs, n) in the routing's order, as `Ops` does."""
+    def __call__(
+        self, x: Tensor, weight: ExpertWeight, routing: Routing, gathers: bool, gate: Gate | None
+    ) -> Tensor:
+        """Return (pairs, n) in the routing's order, or half of it with a gate, as `Ops` does."""
         way = self._chosen.get((len(routing.index), weight.form)) if self._chosen else None
         multiply = self.linears.ops.expert_linear if way is None else way.multiply
-        return multiply(x, weight, routing, gathers)
+        return multiply(x, weight, routing, gathers, gate)
 
     def tune(
         self,
@@ -95,7 +99,7 @@ class ExpertMultiplier:
             for first, *_ in _alike(linears):
                 routing = self._route(first, tokens)
                 for way in self.linears.ops.expert_ways(tokens, first.chosen, first.weight):
-                    way.multiply(first.rows(routing), first.weight, routing, first.gathers)
+                    way.multiply(first.rows(routing), first.weight, routing, first.gathers, first.gate)
 
     def _route(self, linear: ExpertLinear, tokens: int) -> Routing:
         _, index, _ = something(linear.weight, tokens, linear.chosen)
@@ -123,11 +127,11 @@ def something(weight: ExpertWeight, tokens: int, chosen: int) -> tuple[Tensor, T
 
 def _alike(linears: Several[ExpertLinear]) -> list[list[ExpertLinear]]:
     """Return those of one form together: one after the other is measured, as a step computes them."""
-    alike: dict[tuple[Form, int, bool], list[ExpertLinear]] = {}
+    alike: dict[tuple[Form, int, bool, Gate | None], list[ExpertLinear]] = {}
     for each in linears:
-        alike.setdefault((each.weight.form, each.chosen, each.gathers), []).append(each)
+        alike.setdefault((each.weight.form, each.chosen, each.gathers, each.gate), []).append(each)
     return list(alike.values())
 
 
 def _multiply(multiply: MultiplyExperts, routing: Routing, x: Tensor, linear: ExpertLinear) -> Tensor:
-    return multiply(x, linear.weight, routing, linear.gathers)
+    return multiply(x, linear.weight, routing, linear.gathers, linear.gate)

@@ -65,9 +65,11 @@ class DeviceExperts(Swapped):
 
     def compute(self, x: Tensor, routing: Routing, scores: Tensor) -> Tensor:
         """Return (tokens, hidden) of tokens (tokens, hidden) that go where they are routed."""
-        inner = self._gate(self.multiply(x, self.up, routing, True))
-        found = self.multiply(inner, self.down, routing, False)
         own: Any = self.own
+        inner = self.multiply(x, self.up, routing, True, self.gate)
+        if self.gate is None:
+            inner = own._apply_gate(inner) if own.has_gate else own.act_fn(inner)
+        found = self.multiply(inner, self.down, routing, False, None)
         if getattr(own, "has_post_expert_norm", False):  # transformers 5.17 knows none
             found = own.post_expert_norm(found)
         return self.multiply.linears.ops.combine(found, routing, scores)
@@ -81,20 +83,13 @@ class DeviceExperts(Swapped):
         routing = ops.route(index, self.up.experts)
         for each in self.linears:
             for way in ops.expert_forms(self.chosen, each.weight):
-                way.multiply(each.rows(routing), each.weight, routing, each.gathers)
+                way.multiply(each.rows(routing), each.weight, routing, each.gathers, each.gate)
 
     @property
     def linears(self) -> tuple[ExpertLinear, ExpertLinear]:
         """Return both, in their order."""
-        up = ExpertLinear(self.up, self.chosen, gathers=True)
+        up = ExpertLinear(self.up, self.chosen, gathers=True, gate=self.gate)
         return up, ExpertLinear(self.down, self.chosen, gathers=False)
-
-    def _gate(self, inner: Tensor) -> Tensor:
-        if self.gate is not None:
-            return self.multiply.linears.ops.gated_by(inner, self.gate)
-        own: Any = self.own
-        gated: Tensor = own._apply_gate(inner) if own.has_gate else own.act_fn(inner)
-        return gated
 
     @property
     def packed(self) -> tuple[SwappedLinear, ...]:

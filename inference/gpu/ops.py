@@ -22,8 +22,8 @@ from inference.quantised.blocks import Blocks
 Weight: TypeAlias = Tensor | Blocks  # (N, K)
 Multiply = Callable[[Tensor, Weight, Tensor | None], Tensor]  # x (M, K), weight (N, K), bias (N,) to (M, N)
 MultiplyGated = Callable[[Tensor, Weight, Tensor | None, str], Tensor]  # and an activation, to (M, N / 2)
-# x, weight, routing, and whether x (tokens, k) is to be gathered; else it is (pairs, k). To (pairs, n)
-MultiplyExperts = Callable[[Tensor, ExpertWeight, Routing, bool], Tensor]
+# x, weight, routing, whether x (tokens, k) is to be gathered (else it is (pairs, k)), a gate. To (pairs, n)
+MultiplyExperts = Callable[[Tensor, ExpertWeight, Routing, bool, Gate | None], Tensor]
 _INSTALL = "install it with `pip install triton`"
 _COMPILE = (
     "install a C compiler (gcc) or set CC to one, set TRITON_CACHE_DIR to a directory that can be written "
@@ -139,10 +139,18 @@ class Ops(Protocol):
     def route(self, index: Tensor, experts: int) -> Routing:
         """Return which of so many experts compute which tokens, of what each (tokens, chosen) has chosen."""
 
-    def expert_linear(self, x: Tensor, weight: ExpertWeight, routing: Routing, gathers: bool) -> Tensor:
+    def expert_linear(
+        self,
+        x: Tensor,
+        weight: ExpertWeight,
+        routing: Routing,
+        gathers: bool,
+        gate: Gate | None = None,
+    ) -> Tensor:
         """Return (pairs, n) in the routing's order; what no expert computes may be anything.
 
-        `x`: tokens (tokens, k) if it `gathers` them, else pairs (pairs, k) in that order.
+        `x`: tokens (tokens, k) if it `gathers` them, else pairs (pairs, k) in that order. With a gate behind
+        it (pairs, n / 2).
         """
 
     def expert_ways(self, tokens: int, chosen: int, weight: ExpertWeight) -> Iterator[ExpertWay]:

@@ -131,9 +131,17 @@ class TorchOps:
         """Return which experts compute which tokens."""
         return torch_experts.route(index, experts)
 
-    def expert_linear(self, x: Tensor, weight: ExpertWeight, routing: Routing, gathers: bool) -> Tensor:
-        """Return (pairs, n), expert by expert."""
-        return torch_experts.multiply(x, weight, routing, gathers)
+    def expert_linear(
+        self,
+        x: Tensor,
+        weight: ExpertWeight,
+        routing: Routing,
+        gathers: bool,
+        gate: Gate | None = None,
+    ) -> Tensor:
+        """Return (pairs, n), or half of it with a gate, expert by expert."""
+        found = torch_experts.multiply(x, weight, routing, gathers)
+        return found if gate is None else gate.apply(found)
 
     def expert_ways(self, tokens: int, chosen: int, weight: ExpertWeight) -> Iterator[ExpertWay]:
         """Return nothing."""

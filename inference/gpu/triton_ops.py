@@ -166,12 +166,19 @@ class TritonOps:
             return Routing(index.contiguous(), experts)
         return route(index, experts)
 
-    def expert_linear(self, x: Tensor, weight: ExpertWeight, routing: Routing, gathers: bool) -> Tensor:
-        """Return (pairs, n)."""
+    def expert_linear(
+        self,
+        x: Tensor,
+        weight: ExpertWeight,
+        routing: Routing,
+        gathers: bool,
+        gate: Gate | None = None,
+    ) -> Tensor:
+        """Return (pairs, n), or half of it with a gate."""
         tile = fixed_tile(weight)
         if not self._deterministic:
             tile = next(expert_tiles(len(routing.index), routing.chosen, weight, _processors()))
-        return expert_linear(x, weight, routing, gathers, tile=tile)
+        return expert_linear(x, weight, routing, gathers, gate, tile=tile)
 
     def expert_ways(self, tokens: int, chosen: int, weight: ExpertWeight) -> Iterator[ExpertWay]:
         """Yield the same in other tiles."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -60,7 +61,8 @@ def test_texts_are_transformers_own_alone_and_in_a_batch(
 @pytest.mark.parametrize("off", ["group_experts", "native_kernels"])
 def test_texts_are_the_same_without(off: str, tmp_path: Path, stood_in: list[int]) -> None:
     model = save_model("qwen3_moe", tmp_path)
-    session = Session(config(tmp_path, max_total_tokens=64, **{off: False}), device_path=True)
+    settings: dict[str, Any] = {off: False}
+    session = Session(config(tmp_path, max_total_tokens=64, **settings), device_path=True)
     assert (stood_in[-1] == 0) is (off == "group_experts")
     heard = session.run([request("0", PROMPTS[0], tokens=TOKENS, ignore_eos=True)])
     assert heard.tokens("0") == generate(model, PROMPTS[0], TOKENS, eos_token_id=NEVER)

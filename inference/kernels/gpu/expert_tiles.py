@@ -20,7 +20,7 @@ _LEAST_ROWS, _MOST_ROWS = 16, 128
 _WIDE_ROWS = 32  # of float32, whose products are made of ordinary arithmetic in registers
 _MOST_TOKENS = 1 << 17  # of a step
 _FIXED_ROWS = 32  # for decodes and prompts alike
-_BYTES = 2048  # that a turn of four warps loads of one pair's weights: 16 by each thread
+_TURN = 2048  # bytes that a turn of four warps loads of an output: 16 by each thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _several_rows(tokens: int, chosen: int, weight: ExpertWeight, processors: in
         return
     tiles = min(tokens * chosen, weight.experts)
     sizes = (128, 64, 32) if isinstance(weight.numbers, Blocks) else (64, 32, 16)
-    size = next((n for n in sizes if tiles * -(-weight.outputs // n) >= 3 * processors), sizes[-1])
+    size = _enough(sizes, tiles, weight, processors)
     for outputs in dict.fromkeys((size, sizes[0], sizes[1])):
         stages = (2, 1) if _looks_up(weight) else (4, 2)
         for count in stages if outputs == size else stages[:1]:
@@ -97,22 +97,27 @@ def _high(rows: int, weight: ExpertWeight) -> ExpertTile:
 
 
 def _single_rows(pairs: int, weight: ExpertWeight, processors: int) -> Iterator[ExpertTile]:
-    row = weight.inputs * weight.dtype.itemsize
-    turn = 2048 // weight.dtype.itemsize
     numbers = weight.numbers
+    sizes: tuple[int, ...] = (8, 4, 2)
+    inner = _TURN // weight.dtype.itemsize
     if isinstance(numbers, Blocks):
-        row, turn = numbers.blocks * BLOCK * numbers.bits // 8, BLOCK
-    known: set[ExpertTile] = set()
-    for outputs in (8, 4, 2, 16):
-        enough = pairs * -(-weight.outputs // outputs) >= 3 * processors
-        if isinstance(numbers, Blocks):
-            inner = BLOCK * min(max(1, _BYTES * BLOCK // (row // numbers.blocks) // BLOCK // outputs), 8)
-        else:
-            inner = turn
-        tile = ExpertTile(1, outputs, min(inner, _depth(weight, inner)), 4, 1 if _looks_up(weight) else 3)
-        if (enough and tile not in known) or (outputs == 16 and not known):
-            known.add(tile)
-            yield tile
+        inner = 0
+    elif numbers.stride(1) == 1 < numbers.stride(2):  # outputs lie side by side, and are read so
+        sizes, inner = (64, 32), 64
+    for outputs in dict.fromkeys((_enough(sizes, pairs, weight, processors), *sizes)):
+        turn = inner or _blocks_of(outputs, weight) * BLOCK
+        yield ExpertTile(1, outputs, _depth(weight, turn), 4, 1 if _looks_up(weight) else 3)
+
+
+def _enough(sizes: tuple[int, ...], pairs: int, weight: ExpertWeight, processors: int) -> int:
+    """Return the first of some numbers of outputs that gives each processor enough programs."""
+    return next((n for n in sizes if pairs * -(-weight.outputs // n) >= 3 * processors), sizes[-1])
+
+
+def _blocks_of(outputs: int, weight: ExpertWeight) -> int:
+    """Return how many blocks of so many outputs a turn loads."""
+    assert isinstance(weight.numbers, Blocks), "others have none"
+    return min(max(1, _TURN // (BLOCK * weight.numbers.bits // 8 * outputs)), 8)
 
 
 def _depth(weight: ExpertWeight, wanted: int) -> int:

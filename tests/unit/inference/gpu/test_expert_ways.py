@@ -11,9 +11,10 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 
 from inference.gpu.expert_ways import ExpertLinear, ExpertMultiplier, something  # noqa: E402
+from inference.gpu.gates import Gate  # noqa: E402
 from inference.gpu.linears import Multiplier  # noqa: E402
 from inference.gpu.mixtures import ExpertWeight, Routing  # noqa: E402
-from inference.gpu.ops import ExpertWay  # noqa: E402
+from inference.gpu.ops import ExpertWay, MultiplyExperts  # noqa: E402
 from inference.gpu.torch_ops import TorchOps  # noqa: E402
 
 
@@ -27,14 +28,23 @@ class Ways(TorchOps):
         for name, times in (("slow", 1.0), ("fast", 1.0), ("wrong", 1.1)):
             yield ExpertWay(name, self._way(name, times))
 
-    def expert_linear(self, x: Tensor, weight: ExpertWeight, routing: Routing, gathers: bool) -> Tensor:
+    def expert_linear(
+        self,
+        x: Tensor,
+        weight: ExpertWeight,
+        routing: Routing,
+        gathers: bool,
+        gate: Gate | None = None,
+    ) -> Tensor:
         self.called.append(("own", len(routing.index)))
-        return super().expert_linear(x, weight, routing, gathers)
+        return super().expert_linear(x, weight, routing, gathers, gate)
 
-    def _way(self, name: str, times: float) -> Callable[[Tensor, ExpertWeight, Routing, bool], Tensor]:
-        def multiply(x: Tensor, weight: ExpertWeight, routing: Routing, gathers: bool) -> Tensor:
+    def _way(self, name: str, times: float) -> MultiplyExperts:
+        def multiply(
+            x: Tensor, weight: ExpertWeight, routing: Routing, gathers: bool, gate: Gate | None
+        ) -> Tensor:
             self.called.append((name, len(routing.index)))
-            return TorchOps.expert_linear(self, x, weight, routing, gathers) * times
+            return TorchOps.expert_linear(self, x, weight, routing, gathers, gate) * times
 
         return multiply
 
@@ -62,7 +72,7 @@ def used(ops: Ways, multiply: ExpertMultiplier, linear: ExpertLinear, tokens: in
     routing = ops.route(index, 6)
     x = linear.rows(routing)
     ops.called.clear()
-    found = multiply(x, linear.weight, routing, linear.gathers)
+    found = multiply(x, linear.weight, routing, linear.gathers, None)
     (name,) = {name for name, _ in ops.called}
     assert torch.equal(found, TorchOps().expert_linear(x, linear.weight, routing, linear.gathers))
     return name

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
+from torch import dtype as Dtype  # noqa: E402
 
 from codegen.toys import toy_model  # noqa: E402
 from inference.gpu.expert_ways import ExpertMultiplier, something  # noqa: E402
@@ -29,9 +30,7 @@ FAMILIES = {  # of the toys; None: the gate is the model's own
 }  # fmt: skip
 
 
-def swapped(
-    family: str, ops: Ops, dtype: torch.dtype = torch.float32, codes: Any = None
-) -> list[DeviceExperts]:
+def swapped(family: str, ops: Ops, dtype: Dtype = torch.float32, codes: Any = None) -> list[DeviceExperts]:
     """Return what stands for a toy's experts."""
     model = toy_model(family).to(DEVICE, dtype).requires_grad_(False)
     swap_experts(model, ExpertMultiplier(Multiplier(ops)), dtype, codes or (lambda _: {}))

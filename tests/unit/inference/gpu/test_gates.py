@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
+from torch import dtype as Dtype  # noqa: E402
 from torch.nn.functional import gelu, relu, silu  # noqa: E402
 
 from inference.gpu.gates import Gate, find_gate  # noqa: E402
@@ -78,7 +79,7 @@ def test_what_cannot_be_tried_is_left_alone() -> None:
     ],
     ids=str,
 )
-def test_tritons_gate_is_torchs(gate: Gate, dtype: torch.dtype) -> None:
+def test_tritons_gate_is_torchs(gate: Gate, dtype: Dtype) -> None:
     pytest.importorskip("triton")
     x = (torch.randn(5, 2600, generator=torch.Generator().manual_seed(1)) * 6).to(DEVICE, dtype)
     x[1, 10], x[2, 100] = torch.nan, torch.inf

@@ -6,6 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from inference.gpu import torch_experts
+from inference.gpu.gates import Gate
 from inference.gpu.mixtures import ExpertWeight, Routing
 from inference.kernels.gpu.expert_linear import expert_linear
 from inference.kernels.gpu.expert_tiles import (
@@ -179,6 +181,39 @@ def test_every_tile_gives_the_same_products(form: str, rows: int, inner: int) ->
     for outputs, turn in ((16, 128), (64, 256)):
         tile = ExpertTile(rows, outputs, turn)
         assert_close(multiply(x, weight, routing, tile), x.repeat_interleave(2, 0), weight, routing)
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    st.sampled_from(["plain", "turned", "levels"]),
+    st.integers(1, 6),
+    st.integers(1, 20),
+    st.integers(1, 200),
+    DTYPES,
+    st.booleans(),
+    st.sampled_from(
+        [Gate(), Gate("gelu"), Gate(interleaved=True, limit=7.0, slope=1.702, shift=1.0), Gate(limit=5.0)]
+    ),
+)
+def test_a_gate_behind_them_is_computed_with_them(
+    form: str, tokens: int, half: int, inner: int, dtype: torch.dtype, biased: bool, gate: Gate
+) -> None:
+    weight = make(form, 4, 2 * half, inner, dtype, biased=biased)
+    x, routing = random(tokens, inner, dtype=dtype), route(choices(tokens, 2, 4), 4)
+    for tile in (next(expert_tiles(tokens, 2, weight, processors(DEVICE))), ExpertTile(1, 4, 128)):
+        found = by_pairs(expert_linear(x, weight, routing, True, gate, tile=tile), routing)
+        assert found.shape == (2 * tokens, half)
+        wide = ExpertWeight(
+            torch.stack([weight.expert(each).float() for each in range(4)]),
+            4,
+            None if weight.bias is None else weight.bias.float(),
+        )
+        exact = torch_experts.multiply(x.float(), wide, torch_experts.route(routing.index, 4), True)
+        places = torch_experts.route(routing.index, 4).places
+        assert places is not None
+        expected = gate.apply(exact[places.long()])
+        near = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}[dtype]
+        assert (found.float() - expected).norm() <= near * expected.norm() + near
 
 
 @pytest.mark.parametrize("form", ["plain", "turned", "levels", "int8"])
