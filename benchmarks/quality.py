@@ -115,7 +115,9 @@ def _serve(options: Options, rounding: str | None = None) -> Served:
     checkpoint = find_checkpoint(config, print)
     described = read_config(checkpoint, config)
     weights = read_weights(checkpoint.path)
-    kept = KeptLinears() if rounding is None else kept_weights(described, weights, rounding, ())
+    kept = (
+        KeptLinears() if rounding is None else kept_weights(described, weights, rounding, (), experts=False)
+    )
     model = load_model(checkpoint, config, described, weights, torch.device("cpu"), lambda _: None, kept)
     served = bring_up(model, options)
     print(served, served.weights, sep="\n")

@@ -1,4 +1,4 @@
-"""A mixture's experts multiplied by the C extension, each a pair of packed linears.
+"""A mixture's experts by the C extension, each a pair of packed linears, all of them in one call.
 
 transformers has all experts of a layer in two tensors, and says of each class how they lie there
 (`transformers.integrations.use_experts_implementation`). What chooses the experts is packed as well,
@@ -16,9 +16,21 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
+from inference.kernels.native import Library
+from inference.kernels.native_experts import ExpertsMemory, PackedExperts
+from inference.models.gates import find_gating
 from inference.models.linears import NativeLinear, NativePack
-from inference.models.quantised import LINEARS
+from inference.models.numberless import Numberless
+from inference.models.quantised import LINEARS, codes_of
+from inference.models.quantised_experts import (
+    QuantisedExperts,
+    by_turns,
+    expert_codes,
+    is_mixture,
+    normed,
+)
 from inference.models.weights import NARROW, NarrowEmbedding, expert_weights, keep_narrow
+from inference.quantised.codes import Codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +42,24 @@ class MixtureSwap:
 
 
 class NativeExperts(nn.Module):
-    """All experts of a layer."""
+    """All experts of a layer, in one call of the C extension where it knows how they are gated."""
 
-    def __init__(self, experts: nn.Module, pack: NativePack) -> None:
+    def __init__(self, experts: nn.Module, pack: NativePack, memory: ExpertsMemory) -> None:
         super().__init__()
         self._own = (experts,)  # in a tuple: its parameters are gone
         self._dtypes = {name: each.dtype for name, each in expert_weights(experts).items()}
-        self.up, self.down = (_packed(experts, name, pack) for name in self._dtypes)
+        first, second = self._names = tuple(self._dtypes or expert_codes(experts))
+        self._gating = find_gating(experts, _outputs(experts, first))
+        self.up = _packed(experts, first, pack, self._alternates)
+        self.down = _packed(experts, second, pack)
+        self._packed: PackedExperts | None = None
+        if self._gating is not None and not getattr(experts, "has_post_expert_norm", False):
+            up, down = ([each.packed for each in linears] for linears in (self.up, self.down))
+            self._packed = PackedExperts(memory, up, down, self._gating)
+
+    @property
+    def _alternates(self) -> bool:
+        return self._gating is not None and self._gating.alternating
 
     def forward(self, given: Tensor, *routing: Tensor, **named: Tensor) -> Tensor:
         """Return (..., hidden) of inputs (..., hidden).
@@ -44,34 +67,28 @@ class NativeExperts(nn.Module):
         `routing`, or `named`: the experts of each token (tokens, chosen), and how much each of them counts.
         """
         index, weights = (*routing, *named.values())
-        index, order = index.sort(dim=-1)  # so that a token's sum doesn't depend on what is beside it
-        x, experts = given.reshape(-1, given.shape[-1]), index.reshape(-1)
-        counts = torch.bincount(experts, minlength=len(self.up)).tolist()
-        found = x.new_zeros((experts.numel(), x.shape[-1]))
-        for expert, rows in enumerate(experts.argsort(stable=True).split(counts)):
-            if counts[expert] and expert < len(self.up):  # one more stands for none
-                found[rows] = self._expert(expert, x[rows // index.shape[-1]])
-        found = found.view(*index.shape, -1) * weights.gather(-1, order).to(found.dtype)[..., None]
-        result = found[:, 0]
-        for chosen in range(1, index.shape[-1]):
-            result = result + found[:, chosen]
-        return result.view(given.shape)
+        if self._packed is None:
+            return by_turns(self._expert, len(self.up), given, index, weights)
+        return self._packed(given.reshape(-1, given.shape[-1]), index, weights).view(given.shape)
 
     def _expert(self, expert: int, x: Tensor) -> Tensor:
         own: Any = self._own[0]
         inner = self.up[expert](x)
         inner = own._apply_gate(inner) if own.has_gate else own.act_fn(inner)
-        found: Tensor = self.down[expert](inner)
-        normed = getattr(own, "has_post_expert_norm", False)  # transformers 5.17 knows none
-        return own.post_expert_norm(found) if normed else found
+        return normed(own, self.down[expert](inner))
 
     def restore(self) -> nn.Module:
         """Return the model's own module, with its weights in as many bits as they are packed from."""
         own = self._own[0]
-        for (name, dtype), linears in zip(self._dtypes.items(), (self.up, self.down), strict=True):
+        for name, linears in zip(self._names, (self.up, self.down), strict=True):
+            alternates = self._alternates and linears is self.up
+            if isinstance(own, QuantisedExperts):
+                own.codes[name] = [_codes_of(each, alternates) for each in linears]
+                continue
             weights = [each.unpack().weight.detach() for each in linears]
             kinds = {each.dtype for each in weights}
-            kind = kinds.pop() if len(kinds) == 1 else dtype  # each is in the narrowest that holds it
+            kind = kinds.pop() if len(kinds) == 1 else self._dtypes[name]  # each is in the narrowest
+            weights = [each[_alternating(len(each))] if alternates else each for each in weights]
             stacked = torch.stack([(each.T if own.is_transposed else each).to(kind) for each in weights])
             own.register_parameter(name, nn.Parameter(stacked, requires_grad=False))
             if kind in NARROW:
@@ -113,13 +130,16 @@ _WIDENINGS = {Tensor.float, Tensor.to, Tensor.type}
 _TO_FLOAT = ((), (torch.float32,))
 
 
-def pack_mixtures(model: nn.Module, pack: NativePack, exact: NativePack) -> list[MixtureSwap]:
+def pack_mixtures(
+    model: nn.Module, library: Library, pack: NativePack, exact: NativePack
+) -> list[MixtureSwap]:
     """Replace all experts of the model, and what chooses them by `exact`; return what was done.
 
     Rounded, a router would choose others; it is small.
     """
-    counts = {module.num_experts for module in model.modules() if expert_weights(module)}
-    return [*_pack_experts(model, pack), *_pack_routers(model, exact, counts)]
+    counts = {module.num_experts for module in model.modules() if is_mixture(module)}
+    memory = ExpertsMemory(library)
+    return [*_pack_experts(model, pack, memory), *_pack_routers(model, exact, counts)]
 
 
 def undo_mixtures(swaps: list[MixtureSwap]) -> None:
@@ -128,12 +148,12 @@ def undo_mixtures(swaps: list[MixtureSwap]) -> None:
         swaps.pop().undo()
 
 
-def _pack_experts(model: nn.Module, pack: NativePack) -> Iterator[MixtureSwap]:
+def _pack_experts(model: nn.Module, pack: NativePack, memory: ExpertsMemory) -> Iterator[MixtureSwap]:
     for parent in list(model.modules()):
         for name, module in list(parent.named_children()):
-            if not expert_weights(module):
+            if not is_mixture(module):
                 continue
-            native = NativeExperts(module, pack)
+            native = NativeExperts(module, pack, memory)
             setattr(parent, name, native)
 
             def undo(parent: nn.Module = parent, name: str = name, native: NativeExperts = native) -> None:
@@ -142,13 +162,53 @@ def _pack_experts(model: nn.Module, pack: NativePack) -> Iterator[MixtureSwap]:
             yield MixtureSwap((*native.up, *native.down), undo)
 
 
-def _packed(experts: nn.Module, name: str, pack: NativePack) -> list[NativeLinear]:
-    """Return each expert's linear, and free their weights."""
+def _packed(experts: nn.Module, name: str, pack: NativePack, alternates: bool = False) -> list[NativeLinear]:
+    """Return each expert's linear, and free their weights; `alternates`: gates and ups become halves."""
+    count, outputs = experts.num_experts, _outputs(experts, name)
+    biases = experts.get_parameter(f"{name}_bias").detach() if experts.has_bias else [None] * count
+    order = _halves(outputs) if alternates else slice(None)
+    packed = []
+    for weight, bias in zip(_each(experts, name, order), biases, strict=True):
+        packed.append(pack(weight[0], None if bias is None else bias[order], weight[1]))
+    return packed
+
+
+def _each(experts: nn.Module, name: str, order: Tensor | slice) -> Iterator[tuple[Tensor, Codes | None]]:
+    """Yield each expert's weight (n, k) with its rows in an order, and what it is in few bits."""
+    if isinstance(experts, QuantisedExperts):
+        several = experts.codes[name]
+        experts.codes[name] = []
+        several.reverse()
+        while several:  # freeing each that was packed
+            codes = several.pop()
+            yield Numberless.of(codes.shape), codes if isinstance(order, slice) else codes.pick(order)
+        return
     weights = experts._parameters.pop(name)  # as they are, not as the model's code reads them
     assert weights is not None, "they were found"
-    biases = experts.get_parameter(f"{name}_bias").detach() if experts.has_bias else [None] * len(weights)
-    turned = weights.transpose(1, 2) if experts.is_transposed else weights
-    return [pack(weight.detach().contiguous(), bias) for weight, bias in zip(turned, biases, strict=True)]
+    turned = weights.detach().transpose(1, 2) if experts.is_transposed else weights.detach()
+    for weight in turned:
+        yield weight[order].contiguous(), None
+
+
+def _codes_of(packed: NativeLinear, alternates: bool) -> Codes:
+    codes = codes_of(packed.unpack())
+    assert codes is not None, "it was packed of such"
+    return codes.pick(_alternating(packed.packed.n)) if alternates else codes
+
+
+def _halves(count: int) -> Tensor:
+    """Return an order of rows in which each second one comes behind all the others."""
+    return torch.cat((torch.arange(0, count, 2), torch.arange(1, count, 2)))
+
+
+def _alternating(count: int) -> Tensor:
+    """Return the order that turns that one back."""
+    return _halves(count).argsort()
+
+
+def _outputs(experts: nn.Module, name: str) -> int:
+    """Return how many outputs linears of weights (experts, n, k) have, (experts, k, n) if they are turned."""
+    return int(getattr(experts, name).shape[2 if experts.is_transposed else 1])
 
 
 def _pack_routers(model: nn.Module, pack: NativePack, counts: Collection[Any]) -> Iterator[MixtureSwap]:

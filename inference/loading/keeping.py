@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from inference.loading.keeping_experts import KeptExperts, keep_experts, stored_experts
 from inference.models.file_names import FileNames
 from inference.models.layers import JOINED
 from inference.models.quantised import keep_codes
-from inference.models.weights import expert_weights, make_plain
+from inference.models.quantised_experts import is_mixture
+from inference.models.weights import make_plain
 from inference.quantised import bits8
 from inference.quantised.asked import INT8
 from inference.quantised.bits4 import packed_bytes
@@ -24,23 +25,31 @@ from inference.quantised.stored import Kept, Stored
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptLinears:
-    """Linears that compute with weights in the few bits that they are in."""
+    """Linears, and mixtures' experts, that compute with weights in the few bits that they are in."""
 
-    places: Mapping[str, str] = field(default_factory=dict)  # in the model, by names in the files
+    places: Mapping[str, str] = field(default_factory=dict)  # linears' in the model, by names in the files
+    experts: KeptExperts = field(default_factory=KeptExperts)
     numbers: int = 0  # of all these weights
     nbytes: int = 0  # that they take at most
     bits: str = ""  # of a number, for a person
     rounding: str | None = None  # by which they are rounded as they are loaded; None: files have them so
 
     def __bool__(self) -> bool:
-        return bool(self.places)
+        return bool(self.places or self.experts.places)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the names of these weights in the files; none if they are rounded."""
+        return frozenset() if self.rounding else self.experts.names.union(self.places)
 
 
-def stored_linears(model: PreTrainedModel, stored: Stored, bits: Collection[int]) -> KeptLinears:
-    """Return the linears whose weights can stay in the files' bits, if they have so many.
+def stored_linears(
+    model: PreTrainedModel, stored: Stored, bits: Collection[int], *, experts: bool
+) -> KeptLinears:
+    """Return the linears and experts whose weights can stay in the files' bits, if they have so many.
 
-    Those are plain linears' of text that the loader takes one by one. A head isn't among them, which may be
-    an embedding, too.
+    Those are plain linears' of text that the loader takes one by one, and experts'. A head isn't among them,
+    which may be an embedding, too. `experts`: whether experts can.
     """
     places = {f"{path}.weight": path for path in _plain_linears(model)}
     names, found = FileNames(model), {}
@@ -50,10 +59,11 @@ def stored_linears(model: PreTrainedModel, stored: Stored, bits: Collection[int]
             found[name] = places[renamed]
     mixed = _mixed(model, found, stored)
     found = {name: path for name, path in found.items() if path not in mixed}
-    weights = [stored.weights[name] for name in found]
+    of_mixtures = stored_experts(model, stored, bits) if experts else KeptExperts()
+    weights = [stored.weights[name] for name in (*found, *of_mixtures.names)]
     numbers, nbytes = sum(each.count for each in weights), sum(each.codes_bytes for each in weights)
     said = " and ".join(map(str, sorted({each.bits for each in weights})))
-    return KeptLinears(places=found, numbers=numbers, nbytes=nbytes, bits=said)
+    return KeptLinears(places=found, experts=of_mixtures, numbers=numbers, nbytes=nbytes, bits=said)
 
 
 def rounded_linears(model: PreTrainedModel, rounding: str) -> KeptLinears:
@@ -61,7 +71,7 @@ def rounded_linears(model: PreTrainedModel, rounding: str) -> KeptLinears:
 
     Rounded, a router would choose others; both are small.
     """
-    others = {1, *(module.num_experts for module in model.modules() if expert_weights(module))}
+    others = {1, *(module.num_experts for module in model.modules() if is_mixture(module))}
     linears = _plain_linears(model).items()
     found = {path: module for path, module in linears if module.out_features not in others}
     shapes = [(each.out_features, each.in_features) for each in found.values()]
@@ -74,10 +84,10 @@ def rounded_linears(model: PreTrainedModel, rounding: str) -> KeptLinears:
     )
 
 
-def keep(model: PreTrainedModel, kept: KeptLinears, tensors: Mapping[str, Any], dtype: torch.dtype) -> None:
-    """Have a loaded model's linears compute with few bits, inputs in `dtype`.
+def keep(model: PreTrainedModel, kept: KeptLinears, tensors: Mapping[str, Kept], dtype: torch.dtype) -> None:
+    """Have a loaded model's linears and experts compute with few bits, inputs in `dtype`.
 
-    `tensors` have what files hold by its names.
+    `tensors` are what files hold of these by its names.
     """
     with torch.inference_mode():
         for name, path in kept.places.items():
@@ -86,9 +96,8 @@ def keep(model: PreTrainedModel, kept: KeptLinears, tensors: Mapping[str, Any], 
                 assert isinstance(module, nn.Linear), "such were found"
                 keep_codes(module, _rounded(module.weight, kept.rounding), dtype)
                 continue
-            weight = tensors[name]
-            assert isinstance(weight, Kept), "another form was loaded"
-            keep_codes(module, weight.codes(), dtype)
+            keep_codes(module, tensors[name].codes(), dtype)
+        keep_experts(model, kept.experts, tensors, dtype)
 
 
 def _rounded(weight: Tensor, rounding: str) -> Codes:

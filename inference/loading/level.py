@@ -234,7 +234,7 @@ class _NativeClimb(Climb):
         """Have the model's linears computed by the extension; return them and what puts its own back."""
         undo_merges = self.quiet_merge(make_exact) if self.options.merge else None
         packs = packs_of(self.options, library)
-        mixtures = pack_mixtures(self.model, packs.final, exact_pack(self.options, library))
+        mixtures = pack_mixtures(self.model, library, packs.final, exact_pack(self.options, library))
         swaps = pack_linears(self.model, packs.final, self.proof.bypassed)
 
         def undo() -> None:

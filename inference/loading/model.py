@@ -35,10 +35,11 @@ from inference.files.model_files import ADAPTER, safetensors_files
 from inference.loading.keeping import KeptLinears, keep, rounded_linears, stored_linears
 from inference.loading.obstacles import check_loaded, unavailable
 from inference.loading.own_code import runs_code
+from inference.models.quantised_experts import without_experts
 from inference.models.weights import NARROW, expert_weights, kept_kinds, loading_class, make_plain, widen
 from inference.planning.precision import DTYPES, rounded_dtype
 from inference.quantised.method import ORIGINAL, read_method
-from inference.quantised.stored import expanded
+from inference.quantised.stored import Kept, expanded
 from inference.shortage import is_shortage
 
 _ADVICE = "transformers.integrations.hub_kernels"  # who gives it
@@ -120,8 +121,9 @@ def load_model(
     model: PreTrainedModel
     try:
         kept_as = rounded_dtype(config) if device.type == "cpu" else dtype
-        places = () if kept.rounding else kept.places
-        with _files(checkpoint, config, described, weights, loader, places, kept_as) as files:
+        if kept.experts.places:
+            loader = without_experts(loader, list(kept.experts.places))
+        with _files(checkpoint, config, described, weights, loader, kept, kept_as) as (files, in_few):
             model, loaded = loader.from_pretrained(
                 **files,
                 config=described,
@@ -131,7 +133,7 @@ def load_model(
                 output_loading_info=True,
             )
             make_plain(model)
-            keep(model, kept, files.get("state_dict", {}), dtype)
+            keep(model, kept, in_few, dtype)
     except ModelUnavailable:  # of a quantised weight, as it is expanded
         raise
     except Exception as error:  # what values of the wrong type lead to can be anything
@@ -160,25 +162,33 @@ def _files(
     described: PreTrainedConfig,
     weights: Weights,
     loader: Any,
-    kept: Collection[str],
+    kept: KeptLinears,
     kept_as: torch.dtype | None,
-) -> Iterator[dict[str, Any]]:
-    """Have what tells a loader of the files, or gives it what they hold where that is quantised."""
+) -> Iterator[tuple[dict[str, Any], dict[str, Kept]]]:
+    """Have what tells a loader of the files, or gives it what they hold where that is quantised.
+
+    Beside it: what of the latter stays in few bits.
+    """
     if weights.stored is not None:
         files = safetensors_files(checkpoint.path)
         turned = _turned_weights(loader, described)
-        with expanded(weights.stored, files, turned, kept, kept_as) as tensors:
-            yield {"pretrained_model_name_or_path": None, "state_dict": tensors}
+        places = () if kept.rounding else kept.places
+        with expanded(weights.stored, files, turned, places, kept_as, kept.experts.names) as (
+            tensors,
+            in_few,
+        ):
+            yield {"pretrained_model_name_or_path": None, "state_dict": tensors}, in_few
         return
     remote = {}
     if loader is AutoModelForCausalLM:
         remote["trust_remote_code"] = runs_code(checkpoint.path, config)
-    yield {
+    given = {
         "pretrained_model_name_or_path": checkpoint.path,
         "use_safetensors": None if config.trust_remote_code else True,
         "adapter_kwargs": _NO_ADAPTER,
         **remote,
     }
+    yield given, {}
 
 
 def _turned_weights(model_class: type[PreTrainedModel], described: PreTrainedConfig) -> list[str]:
@@ -254,9 +264,17 @@ def _own_config(model_class: type[PreTrainedModel], described: PreTrainedConfig)
 
 
 def kept_weights(
-    described: PreTrainedConfig, weights: Weights, rounding: str | None, bits: Collection[int]
+    described: PreTrainedConfig,
+    weights: Weights,
+    rounding: str | None,
+    bits: Collection[int],
+    *,
+    experts: bool,
 ) -> KeptLinears:
-    """Return which linears compute with few bits: as the files have them, in these, or by `rounding`."""
+    """Return which linears compute with few bits: as the files have them, in these, or by `rounding`.
+
+    `experts`: of the files' weights mixtures' experts may, too.
+    """
     own = _model_class(described)
     stored = weights.stored
     if own is None or described.is_encoder_decoder:
@@ -265,7 +283,7 @@ def kept_weights(
         model = _numberless(own, described)
         if rounding is not None:
             return rounded_linears(model, rounding)
-        return KeptLinears() if stored is None else stored_linears(model, stored, bits)
+        return KeptLinears() if stored is None else stored_linears(model, stored, bits, experts=experts)
     except Exception:  # it will fail again as the model is loaded, and be told then
         return KeptLinears()
 

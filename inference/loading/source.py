@@ -72,7 +72,7 @@ class Source:
     def quantization(self) -> str | None:
         """Return how files were quantised and what becomes of that, for a person; None if they weren't."""
         stored = self.weights.stored
-        return None if stored is None else stored.said(() if self.kept.rounding else self.kept.places)
+        return None if stored is None else stored.said(self.kept.names)
 
     def expanded(self, served: Served) -> Source | None:
         """Return what to load instead where a level can't compute with few bits; None if it does, or needn't.
@@ -243,7 +243,9 @@ def find_source(
         kv_dtype=kv_dtype(config, library, without, dtype),
         library=library,
         without=without,
-        kept=kept_weights(described, weights, rounding, keeps) if keeps else KeptLinears(),
+        kept=kept_weights(described, weights, rounding, keeps, experts=not device_path)
+        if keeps
+        else KeptLinears(),
     )
     if rounding and not source.kept:
         bits = 8 if rounding == INT8 else 4

@@ -78,6 +78,11 @@ class Bits4:
             zeros = None if self.zeros is None else self.zeros[some]
             yield replace(self, codes=self.codes[some], scales=self.scales[some], zeros=zeros)
 
+    def pick(self, rows: Tensor) -> Bits4:
+        """Return the weight of these outputs, in their order."""
+        zeros = None if self.zeros is None else self.zeros[rows]
+        return replace(self, codes=self.codes[rows], scales=self.scales[rows], zeros=zeros)
+
     def packable(self) -> Bits4 | None:
         """Return the same with groups as the kernels take them; None if there are none."""
         size = _group_size(self.inputs, self.group)

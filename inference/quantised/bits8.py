@@ -48,6 +48,11 @@ class Bits8:
         for some in slices(len(self.codes), rows):
             yield replace(self, codes=self.codes[some], scales=self.scales[some])
 
+    def pick(self, rows: Tensor) -> Bits8:
+        """Return the weight of these outputs, in their order."""
+        codes = self.codes.view(torch.uint8)[rows].view(self.codes.dtype)
+        return replace(self, codes=codes, scales=self.scales[rows])
+
 
 def bytes_in_8_bits(outputs: int, inputs: int, group: int) -> int:
     """Return what such a weight takes, in whole blocks."""

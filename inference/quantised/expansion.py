@@ -19,6 +19,7 @@ BLOCK = 1024 * 1024  # numbers that a thread expands at once
 Parts = Mapping[str, "torch.Tensor"]
 Expand = Callable[[Parts, "torch.Tensor"], None]  # fills the weight, whatever its dtype
 ReadCodes = Callable[[Parts], Codes]
+ReadExperts = Callable[[Parts], "list[Codes]"]
 Read = Callable[[str], "torch.Tensor"]  # a tensor of the files, by its name
 
 
@@ -33,6 +34,7 @@ class Expansion:
     codes_bytes: int = 0  # that this takes, but for what its last panel or block lacks
     bits: int = 4  # of a code
     kind: str = ""  # of one in 8 bits, as safetensors calls it
+    experts: ReadExperts | None = None  # as `codes`, of a weight that has each expert's (outputs, inputs)
 
     @property
     def count(self) -> int:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from inference.quantised.bits import fp4, power_of_two
+from inference.quantised.bits import FP4_LEVELS, fp4, power_of_two
+from inference.quantised.bits4 import Bits4, packed_bytes
+from inference.quantised.codes import Codes
 from inference.quantised.expansion import Expansion, Found, Parts, Table, spans
 from inference.quantised.method import Method
 
 _OCTETS = 16  # that share a scale
+_GROUP = 2 * _OCTETS  # numbers that do
 
 
 def find(table: Table, method: Method) -> Found:
@@ -19,9 +23,11 @@ def find(table: Table, method: Method) -> Found:
         scales = f"{weight}_scales"
         table.get(scales, ("U8", "F8_E8M0"), (experts, rows, groups))
         # The model multiplies rows with them from the right: it has them turned
-        shape = (experts, 2 * _OCTETS * groups, rows)
-        found.weights[weight] = Expansion(shape, {"octets": name, "scales": scales}, _expand)
-    found.notes.add(f"groups of {2 * _OCTETS}")
+        shape = (experts, _GROUP * groups, rows)
+        kept = experts * packed_bytes(rows, shape[1], _GROUP, zeros=False)
+        parts = {"octets": name, "scales": scales}
+        found.weights[weight] = Expansion(shape, parts, _expand, codes_bytes=kept, experts=_experts)
+    found.notes.add(f"groups of {_GROUP}")
     return found
 
 
@@ -31,3 +37,11 @@ def _expand(parts: Parts, weight: Tensor) -> None:
         for span in spans(rows, columns):
             numbers = fp4(octets[span]) * power_of_two(scales[span])[..., None]
             expert[:, span] = numbers.flatten(-2).T
+
+
+def _experts(parts: Parts) -> list[Codes]:
+    levels = torch.tensor(FP4_LEVELS)
+    return [
+        Bits4(octets.flatten(1), octets.shape[1] * _GROUP, _GROUP, power_of_two(scales), levels)
+        for octets, scales in zip(parts["octets"], parts["scales"], strict=True)
+    ]

@@ -95,7 +95,15 @@ class Kept:
     def codes(self) -> Codes:
         """Return the weight; raise ModelUnavailable if its tensors hold what can't be."""
         assert self._expansion.codes is not None, "only such weights are kept"
-        return self._expansion.codes({role: self._read(name) for role, name in self._expansion.parts.items()})
+        return self._expansion.codes(self._parts())
+
+    def experts(self) -> list[Codes]:
+        """Return each expert's weight, of one that has those of all; raise ModelUnavailable likewise."""
+        assert self._expansion.experts is not None, "only such weights are kept"
+        return self._expansion.experts(self._parts())
+
+    def _parts(self) -> dict[str, torch.Tensor]:
+        return {role: self._read(name) for role, name in self._expansion.parts.items()}
 
 
 class Weight:
@@ -175,11 +183,13 @@ def expanded(
     turned: Collection[str] = (),
     kept: Collection[str] = (),
     kept_as: torch.dtype | None = None,
-) -> Iterator[dict[str, Any]]:
+    withheld: Collection[str] = (),
+) -> Iterator[tuple[dict[str, Any], dict[str, Kept]]]:
     """Have the files' tensors by name as a loader takes them, each quantised one expanded when it is.
 
     `turned`: the weights that the model has as (in, out), by its names; files may leave the first part out.
-    `kept`: those that stay in few bits, as `Kept`; `kept_as` is what the loader would make of them.
+    `kept`: those that stay in few bits, as `Kept`; `kept_as` is what the loader would make of them. What
+    stays so, and is `withheld` from the loader, is in the second mapping alone, which has all that is kept.
     """
 
     def turns(name: str) -> bool:
@@ -187,10 +197,8 @@ def expanded(
 
     with ExitStack() as stack:
         opened = [stack.enter_context(safe_open(file, framework="pt")) for file in files]
-        names = [(name, each) for each in opened for name in each.keys()]  # noqa: SIM118 - it is no mapping
-        slices = {
-            name: each.get_slice(name) for name, each in names
-        }  # which several threads may read at once
+        held = [(name, each) for each in opened for name in each.keys()]  # noqa: SIM118 - it is no mapping
+        slices = {name: each.get_slice(name) for name, each in held}  # which several threads may read at once
         plain = {name: each for name, each in slices.items() if name not in stored.unread}
 
         def read(name: str) -> torch.Tensor:
@@ -199,9 +207,13 @@ def expanded(
 
         dtype = _DTYPES[stored.dtype]
         made: dict[str, Kept | Weight] = {
-            name: Weight(each, dtype, read, turned=turns(name)) for name, each in stored.weights.items()
+            name: Weight(each, dtype, read, turned=turns(name))
+            for name, each in stored.weights.items()
+            if name not in withheld
         }
-        yield plain | made | {name: Kept(stored.weights[name], kept_as or dtype, read) for name in kept}
+        names = (*kept, *withheld)
+        in_few = {name: Kept(stored.weights[name], kept_as or dtype, read) for name in names}
+        yield plain | made | {name: in_few[name] for name in kept}, in_few
 
 
 def _check_rest(method: Method, rest: Mapping[str, Tensor], *, alone: bool) -> None:

@@ -81,7 +81,7 @@ def test_neighbours_whose_numbers_are_of_another_kind_are_expanded(tmp_path: Pat
         name: replace(each, kind="I8") if "k_proj" in name else each for name, each in stored.weights.items()
     }
     weights = replace(source.weights, stored=replace(stored, weights=others))
-    mixed = kept_weights(source.described, weights, None, (4, 8))
+    mixed = kept_weights(source.described, weights, None, (4, 8), experts=False)
     gone = {name for name in source.kept.places if name not in mixed.places}
     assert {name.rsplit(".", 2)[-2] for name in gone} == {"q_proj", "k_proj", "v_proj"}
     assert any("o_proj" in name for name in mixed.places)

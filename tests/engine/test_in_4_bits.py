@@ -139,7 +139,7 @@ def test_what_stands_for_weights_is_what_the_loader_makes_of_them(tmp_path: Path
     stored = read_weights(tmp_path).stored
     assert stored is not None
     name = "model.layers.0.mlp.up_proj.weight"
-    with expanded(stored, safetensors_files(tmp_path), kept=[name], kept_as=torch.float16) as tensors:
+    with expanded(stored, safetensors_files(tmp_path), kept=[name], kept_as=torch.float16) as (tensors, _):
         given = tensors[name][...]
     assert given.dtype == torch.float16, "or it would be converted, and be all there"
     assert given.untyped_storage().nbytes() == 2

@@ -3,9 +3,8 @@
 #define PARLEY_LAYER_H
 
 #include "attention.h"
+#include "experts.h"
 #include "rows.h"
-
-enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2 };
 
 /* A norm is RMS, with the weights of its module (1 + w where the model says so), or absent: NULL. */
 typedef struct Layer {

@@ -115,11 +115,6 @@ INLINE ISA(Cut) ISA(cut)(const ISA(Grid) *grid, int64_t tile) {
                       grid->by_rows ? tile % grid->panels : tile / grid->row_blocks};
 }
 
-INLINE vf ISA(activate)(int64_t activation, vf x) {
-    if (activation == SILU) return ISA(silu)(x);
-    return activation == GELU_TANH ? ISA(gelu_tanh)(x) : ISA(gelu)(x);
-}
-
 /* out = activation(gate) * up, of one row */
 INLINE void ISA(gate)(int64_t activation, const float *gate, const float *up, int64_t n, float *out) {
     int64_t i = 0;

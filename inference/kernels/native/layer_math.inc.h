@@ -1,4 +1,5 @@
 /* Template (see vector.h): functions of one real argument that layers need, lane by lane. */
+#include "experts.h" /* enum Activation */
 
 /* tanh x: near 0 by its series, where the other form would cancel. */
 INLINE vf ISA(tanh)(vf x) {
@@ -25,6 +26,18 @@ INLINE vf ISA(gelu)(vf x) {
     vf erf = x * vset1(0.70710678118654752f);
     for (int i = 0; i < LANES; i++) erf[i] = __builtin_erff(erf[i]);
     return vset1(0.5f) * x * (vset1(1.0f) + erf);
+}
+
+INLINE vf ISA(squared_relu)(vf x) {
+    const vf positive = vselect(x < vzero(), vzero(), x); /* NaN stays NaN */
+    return positive * positive;
+}
+
+/* enum Activation */
+INLINE vf ISA(activate)(int64_t activation, vf x) {
+    if (activation == SILU) return ISA(silu)(x);
+    if (activation == SQUARED_RELU) return ISA(squared_relu)(x);
+    return activation == GELU_TANH ? ISA(gelu_tanh)(x) : ISA(gelu)(x);
 }
 
 /* The sum of squares of a row, in an order that depends on its length alone. */

@@ -15,6 +15,7 @@ from torch.nn.functional import linear  # noqa: E402
 from codegen.toys import toy_model  # noqa: E402
 from inference.cpu.experts import NativeExperts, RouterWeight, pack_mixtures, undo_mixtures  # noqa: E402
 from inference.kernels.native import Library, WeightKind, open_library  # noqa: E402
+from inference.kernels.native_experts import ExpertsMemory, PackedExperts  # noqa: E402
 from inference.levels.served import Level  # noqa: E402
 from inference.loading.level import Options, bring_up  # noqa: E402
 from inference.models.linears import NativePack, native_pack  # noqa: E402
@@ -31,6 +32,11 @@ def library() -> Library:
     if library is None:
         pytest.skip("the extension isn't built")
     return library
+
+
+@pytest.fixture(scope="module")
+def memory(library: Library) -> ExpertsMemory:
+    return ExpertsMemory(library)
 
 
 @pytest.fixture
@@ -52,19 +58,21 @@ def routing(tokens: int = TOKENS, experts: int = EXPERTS) -> tuple[Tensor, Tenso
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_experts_compute_what_the_models_own_do(family: str, pack: NativePack) -> None:
+def test_experts_compute_what_the_models_own_do(family: str, pack: NativePack, memory: ExpertsMemory) -> None:
     own = experts_of(family)
     given = routing()
     with torch.inference_mode():
         expected = own(*given)
-        found = NativeExperts(own, pack)(*given)
+        found = NativeExperts(own, pack, memory)(*given)
     assert float(expected.abs().max()) > 0.1
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_tokens_bits_are_the_same_alone_and_in_any_batch(family: str, pack: NativePack) -> None:
-    native = NativeExperts(experts_of(family), pack)
+def test_a_tokens_bits_are_the_same_alone_and_in_any_batch(
+    family: str, pack: NativePack, memory: ExpertsMemory
+) -> None:
+    native = NativeExperts(experts_of(family), pack, memory)
     given = routing()
     with torch.inference_mode():
         together = native(*given)
@@ -72,31 +80,48 @@ def test_a_tokens_bits_are_the_same_alone_and_in_any_batch(family: str, pack: Na
             assert torch.equal(native(*(each[few] for each in given)), together[few])
 
 
-def test_the_order_in_which_experts_are_chosen_changes_nothing(pack: NativePack) -> None:
-    native = NativeExperts(experts_of("qwen3_moe"), pack)
+def test_what_the_extension_knows_no_gates_of_is_computed_one_expert_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, pack: NativePack, memory: ExpertsMemory
+) -> None:
+    own = experts_of("qwen3_moe")
+    monkeypatch.setattr(type(own), "_apply_gate", lambda _, found: found.chunk(2, -1)[0].sin(), raising=True)
+    given = routing()
+    monkeypatch.setattr(PackedExperts, "__call__", None)
+    with torch.inference_mode():
+        expected = own(*given)
+        native = NativeExperts(own, pack, memory)
+        torch.testing.assert_close(native(*given), expected, rtol=1e-4, atol=1e-4)
+        few = [each[4:5] for each in given]
+        assert torch.equal(native(*few), native(*given)[4:5])
+
+
+def test_the_order_in_which_experts_are_chosen_changes_nothing(
+    pack: NativePack, memory: ExpertsMemory
+) -> None:
+    native = NativeExperts(experts_of("qwen3_moe"), pack, memory)
     given, index, weights = routing()
     with torch.inference_mode():
         assert torch.equal(native(given, index.flip(-1), weights.flip(-1)), native(given, index, weights))
 
 
-def test_one_expert_more_stands_for_none(pack: NativePack) -> None:
+def test_one_expert_more_stands_for_none(pack: NativePack, memory: ExpertsMemory) -> None:
     own = experts_of("qwen3_moe")
     own.config._experts_implementation = "eager"  # the one that knows of it
     given, index, weights = routing()
     index[::3, 1] = EXPERTS
     with torch.inference_mode():
         expected = own(given, index, weights)
-        found = NativeExperts(own, pack)(given, index, weights)
+        found = NativeExperts(own, pack, memory)(given, index, weights)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES[:3])
-def test_a_model_is_put_back_as_it_was(family: str, pack: NativePack) -> None:
+def test_a_model_is_put_back_as_it_was(family: str, library: Library, pack: NativePack) -> None:
     model = toy_model(family)
     was, ids = copy.deepcopy(model.state_dict()), torch.tensor([[5, 6, 7, 8]])
     with torch.inference_mode():
         expected = model(input_ids=ids).logits
-        swaps = pack_mixtures(model, pack, pack)
+        swaps = pack_mixtures(model, library, pack, pack)
         assert len(model.state_dict()) < len(was)
         torch.testing.assert_close(model(input_ids=ids).logits, expected, rtol=1e-3, atol=1e-3)
         undo_mixtures(swaps)
@@ -111,7 +136,7 @@ def test_a_model_is_put_back_as_it_was(family: str, pack: NativePack) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("family", FAMILIES[:3])
 def test_experts_in_16_bits_are_packed_and_put_back_without_being_widened(
-    family: str, dtype: Dtype, pack: NativePack
+    family: str, dtype: Dtype, pack: NativePack, memory: ExpertsMemory
 ) -> None:
     narrow, wide = experts_of(family), experts_of(family)
     expert_weights(narrow)["down_proj"].data[1] = 0.25  # bfloat16 holds this expert, too
@@ -124,7 +149,7 @@ def test_experts_in_16_bits_are_packed_and_put_back_without_being_widened(
     given = routing()
     with torch.inference_mode():
         expected = narrow(*given)
-    found, same = (NativeExperts(each, pack) for each in (narrow, wide))
+    found, same = (NativeExperts(each, pack, memory) for each in (narrow, wide))
     forms = [[each.form for each in (*native.up, *native.down)] for native in (found, same)]
     assert forms[0] == forms[1]
     with torch.inference_mode():
@@ -140,7 +165,8 @@ def test_experts_in_16_bits_are_packed_and_put_back_without_being_widened(
 
 def test_experts_rounded_to_8_bits_are_put_back_as_they_compute(library: Library) -> None:
     own = experts_of("qwen3_moe").bfloat16()
-    native = NativeExperts(own, native_pack(library, WeightKind.INT8, narrow=True, round_inputs=False))
+    pack = native_pack(library, WeightKind.INT8, narrow=True, round_inputs=False)
+    native = NativeExperts(own, pack, ExpertsMemory(library))
     expected = torch.stack([each.unpack().weight for each in native.down])
     restored = expert_weights(native.restore())["down_proj"]
     assert restored.dtype == torch.float32
@@ -154,8 +180,8 @@ def test_experts_that_compute_something_else_are_the_models_own_again(
     widen(model)
     experts = [each for each in model.modules() if expert_weights(each)]
     was = [{name: each.clone() for name, each in expert_weights(own).items()} for own in experts]
-    right = NativeExperts._expert
-    monkeypatch.setattr(NativeExperts, "_expert", lambda *given: 1.1 * right(*given))
+    right = PackedExperts.__call__
+    monkeypatch.setattr(PackedExperts, "__call__", lambda *given: 1.1 * right(*given))
     with torch.inference_mode():
         expected = model(input_ids=ids).logits
         served = bring_up(model, Options(library=library, merge=False))
@@ -173,7 +199,7 @@ def test_experts_that_compute_something_else_are_the_models_own_again(
 def test_rounded_experts_are_chosen_by_an_exact_router(library: Library, pack: NativePack) -> None:
     model = toy_model("qwen3_moe")
     rounded = native_pack(library, WeightKind.INT8, narrow=True, round_inputs=False)
-    swaps = pack_mixtures(model, rounded, pack)
+    swaps = pack_mixtures(model, library, rounded, pack)
     forms = [{each.form for each in swap.packed} for swap in swaps]
     layers = len(swaps) // 2
     assert forms == [{"int8"}] * layers + [{"float32"}] * layers
@@ -194,16 +220,18 @@ def test_a_routers_weight_is_a_tensor_for_all_else(pack: NativePack) -> None:
 
 @pytest.mark.parametrize("family", ["mixtral", "phimoe"])
 def test_of_a_mixture_its_experts_and_routers_are_packed_and_nothing_else(
-    family: str, pack: NativePack
+    family: str, library: Library, pack: NativePack
 ) -> None:
     model = toy_model(family).to(torch.bfloat16)
     widen(model)  # as models are loaded
     linears = {name for name, each in model.named_parameters() if each.dim() == 2}
-    assert [len(swap.packed) for swap in pack_mixtures(model, pack, pack)] == [2 * EXPERTS] * 3 + [1] * 3
+    assert [len(swap.packed) for swap in pack_mixtures(model, library, pack, pack)] == [2 * EXPERTS] * 3 + [
+        1
+    ] * 3
     left = {name for name, each in model.named_parameters() if each.dim() > 1}
     assert left == {name for name in linears if not name.endswith(("gate.weight", "router.weight"))}
 
 
-def test_what_is_no_mixture_is_left_alone(pack: NativePack) -> None:
+def test_what_is_no_mixture_is_left_alone(library: Library, pack: NativePack) -> None:
     model = toy_model("gpt2")
-    assert pack_mixtures(model, pack, pack) == []
+    assert pack_mixtures(model, library, pack, pack) == []

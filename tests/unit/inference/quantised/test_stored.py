@@ -37,7 +37,7 @@ def test_a_weight_is_made_of_tensors_in_several_files(tmp_path: Path) -> None:
     assert stored is not None
     assert str(stored) == "fp8, scales by tensors or rows, expanded to bfloat16"
     assert (stored.held_bytes, stored.file_bytes) == (32, 20)
-    with expanded(stored, sorted(tmp_path.iterdir())) as tensors:
+    with expanded(stored, sorted(tmp_path.iterdir())) as (tensors, _):
         made = {name: each[...] for name, each in tensors.items()}
     assert set(made) == {"x.weight", "n"}
     assert torch.equal(made["x.weight"], (WEIGHT.float() * 0.5).bfloat16())

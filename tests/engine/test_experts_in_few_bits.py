@@ -1,0 +1,111 @@
+"""Mixtures' experts stay in the few bits that files have them in, and say what they say expanded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedModel
+
+from inference.files.checkpoint import read_weights
+from inference.kernels.native import open_library
+from inference.levels.ladder import Attempt, Climb
+from inference.levels.served import Level, Served
+from inference.loading.source import find_source
+from tests.engine.cores import Session, config
+from tests.engine.quantised import save_quantised
+from tests.engine.quantised_experts import save_mxfp4
+from tests.engine.test_quantised import FORMATS
+from tests.engine.texts import check_texts
+
+pytestmark = pytest.mark.skipif(open_library() is None, reason="the native kernels were not built")
+# Gates and ups in files of their own names, under other names, with shared experts beside, without gates
+FAMILIES = ("qwen3_moe", "mixtral", "deepseek_v3", "qwen2_moe")
+
+
+def check(directory: Path, model: PreTrainedModel, said: str = "kept in 4 bits", **changes: bool) -> None:
+    """Hold what the engine says of a model against transformers."""
+    session = Session(replace(config(directory, max_total_tokens=64), **changes))  # type: ignore[arg-type]
+    assert session.info.quantization is not None
+    assert said in session.info.quantization
+    check_texts(session, model)
+    session.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        *(("awq", family) for family in FAMILIES),
+        *((name, "qwen3_moe") for name in ("compressed in 4 bits", "bitsandbytes nf4", "gptq in 4 bits")),
+    ],
+)
+def test_experts_stay_in_4_bits(name: str, family: str, tmp_path: Path) -> None:
+    model = save_quantised(family, tmp_path, FORMATS[name], rounded=False)
+    found = find_source(config(tmp_path, max_total_tokens=64), 1, lambda _: None).kept
+    sparse = {path for path, _ in found.experts.places}
+    assert sparse
+    assert len(found.experts.places) == 2 * len(sparse)
+    assert found.experts.names == {name for name in _stored(tmp_path) if ".experts." in name}
+    check(tmp_path, model)
+
+
+def test_experts_of_mxfp4_stay_so(tmp_path: Path) -> None:
+    check(tmp_path, save_mxfp4(tmp_path))
+
+
+@pytest.mark.parametrize("off", ["compress_weights", "native_kernels"])
+@pytest.mark.parametrize("name", ["awq", "mxfp4"])
+def test_they_are_expanded_without_what_keeps_them(name: str, off: str, tmp_path: Path) -> None:
+    mxfp4 = name == "mxfp4"
+    model = save_mxfp4(tmp_path) if mxfp4 else save_quantised("qwen3_moe", tmp_path, FORMATS[name])
+    check(tmp_path, model, f"expanded to {'bfloat16' if mxfp4 else 'float16'}", **{off: False})
+
+
+def test_experts_of_which_one_is_in_other_bits_are_expanded(tmp_path: Path) -> None:
+    keep = ("lm_head", "gate.weight", "layers.1.mlp.experts.2.up_proj")
+    model = save_quantised("qwen3_moe", tmp_path, FORMATS["awq"], keep, rounded=False)
+    found = find_source(config(tmp_path, max_total_tokens=64), 1, lambda _: None).kept
+    assert {path.split(".")[2] for path, _ in found.experts.places} == {"0", "2"}
+    session = Session(config(tmp_path, max_total_tokens=64))
+    assert session.info.quantization is not None
+    assert session.info.quantization.endswith("kept in 4 bits, some expanded to float16")
+    del model
+    session.close()
+
+
+def test_they_are_planned_with(tmp_path: Path) -> None:
+    save_quantised("qwen3_moe", tmp_path, FORMATS["awq"])
+    settings = config(tmp_path, max_total_tokens=64)
+    sources = [find_source(replace(settings, compress_weights=on), 1, lambda _: None) for on in (True, False)]
+    kept, expanded = (source.demand() for source in sources)
+    spared = 2 * sources[0].kept.numbers - sources[0].kept.nbytes
+    assert expanded.weights_bytes - kept.weights_bytes == spared
+    assert expanded.loading_bytes - kept.loading_bytes == spared
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+def test_a_level_that_is_left_again_leaves_them_as_they_were(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpt_oss = family == "gpt_oss"
+    model = (
+        save_mxfp4(tmp_path) if gpt_oss else save_quantised(family, tmp_path, FORMATS["awq"], rounded=False)
+    )
+    serve = Climb.serve
+    tried: list[Level] = []
+
+    def fails_once(climb: Climb, attempt: Attempt) -> Served | None:
+        tried.append(attempt.level)
+        return None if len(tried) == 1 else serve(climb, attempt)
+
+    monkeypatch.setattr(Climb, "serve", fails_once)
+    said = "expanded to bfloat16" if gpt_oss else "expanded to float16"
+    check(tmp_path, model if gpt_oss else save_quantised(family, tmp_path, FORMATS["awq"]), said)
+    assert tried[0] is not tried[1]
+
+
+def _stored(directory: Path) -> list[str]:
+    stored = read_weights(directory).stored
+    assert stored is not None
+    return list(stored.weights)
