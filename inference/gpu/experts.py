@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 from functools import partial
 from typing import Any
@@ -22,6 +21,7 @@ from inference.gpu.gates import Gate, find_gate
 from inference.gpu.linears import DeviceLinear, SwappedLinear
 from inference.gpu.mixtures import ExpertWeight, Routing
 from inference.gpu.swaps import Places, Swapped, swap_modules
+from inference.models.quantised_experts import expert_codes
 from inference.models.weights import expert_weights
 from inference.quantised.blocks import Blocks
 from inference.quantised.codes import Codes
@@ -29,13 +29,8 @@ from inference.shortage import is_shortage
 
 LOG = logging.getLogger(__name__)
 
-CodesOf = Callable[[nn.Module], Mapping[str, Several[Codes]]]  # a layer's experts in few bits, by parameters
 _TRIED, _CHOSEN = 32, 3  # tokens, and experts of each
 _NEAR, _NEAR_NARROW = {torch.float32: 1e-5}, 2e-2  # as a part of what comes out; narrow: of 16 bits
-
-
-def _none(_: nn.Module) -> Mapping[str, Several[Codes]]:
-    return {}
 
 
 class DeviceExperts(Swapped):
@@ -91,28 +86,22 @@ class DeviceExperts(Swapped):
         up = ExpertLinear(self.up, self.chosen, gathers=True, gate=self.gate)
         return up, ExpertLinear(self.down, self.chosen, gathers=False)
 
-    @property
-    def packed(self) -> tuple[SwappedLinear, ...]:
-        """Return its weights that are in few bits, as linears."""
-        weights = [each.numbers for each in (self.up, self.down)]
-        linears = (
-            DeviceLinear(self.multiply.linears, each, None) for each in weights if isinstance(each, Blocks)
-        )
-        return tuple(map(SwappedLinear, linears))
+    def take_codes(self) -> None:
+        """Have the model's own module hold no codes beside these."""
+        own = expert_codes(self.own)
+        own |= {name: [] for name in own}
 
-    def unpack(self) -> dict[str, list[Codes]]:
-        """Return each expert's codes again, by the names of the model's own tensors, {} if there are none."""
-        found = {}
-        for name, weight in zip(expert_weights(self.own), (self.up, self.down), strict=True):
-            if isinstance(weight.numbers, Blocks):
-                parts = weight.numbers.split([weight.outputs] * weight.experts)
-                found[name] = [part.unpack() for part in parts]
-        return found
+    def restore(self) -> nn.Module:
+        """Return the model's own module, its codes given back."""
+        own = expert_codes(self.own)
+        for name, weight in zip(list(own), (self.up, self.down), strict=False):
+            assert isinstance(weight.numbers, Blocks), "it was made of codes"
+            parts = weight.numbers.split([weight.outputs] * weight.experts)
+            own[name] = [part.unpack() for part in parts]
+        return self.own
 
 
-def swap_experts(
-    model: nn.Module, multiply: ExpertMultiplier, dtype: torch.dtype, codes_of: CodesOf = _none
-) -> Places:
+def swap_experts(model: nn.Module, multiply: ExpertMultiplier, dtype: torch.dtype) -> Places:
     """Replace all experts whose numbers that gives, found by trying, and return their places.
 
     Torch's operations wait for a GPU where the model's own code needn't: there nothing is replaced.
@@ -120,15 +109,24 @@ def swap_experts(
     device = next(model.parameters()).device
     if not multiply.linears.ops.captures and device.type != "cpu":
         return []
-    return swap_modules(model, partial(_swapped, multiply, dtype, codes_of))
+    return swap_modules(model, partial(_swapped, multiply, dtype))
 
 
-def _swapped(
-    multiply: ExpertMultiplier, dtype: torch.dtype, codes_of: CodesOf, module: nn.Module
-) -> DeviceExperts | None:
+def packed_experts(module: nn.Module) -> tuple[SwappedLinear, ...]:
+    """Return what of a layer's experts is in few bits, as linears."""
+    assert isinstance(module, DeviceExperts), "it was swapped"
+    weights = [each.numbers for each in (module.up, module.down)]
+    return tuple(
+        SwappedLinear(DeviceLinear(module.multiply.linears, each, None))
+        for each in weights
+        if isinstance(each, Blocks)
+    )
+
+
+def _swapped(multiply: ExpertMultiplier, dtype: torch.dtype, module: nn.Module) -> DeviceExperts | None:
     """Return what stands for a module and gives its own numbers, if there is anything."""
-    names = list(expert_weights(module))
-    codes = codes_of(module) if names else {}
+    codes = expert_codes(module)
+    names = list(codes or expert_weights(module))
     weights = [_weight(module, name, dtype, codes.get(name)) for name in names]
     found = [each for each in weights if each is not None]
     if len(found) != 2:
@@ -138,6 +136,7 @@ def _swapped(
         experts.gate = find_gate(module, module._apply_gate)
     error = _apart(experts)
     if error <= _NEAR.get(dtype, _NEAR_NARROW):
+        experts.take_codes()
         return experts
     LOG.debug("`%s` stays as it is: its numbers are %.1e off", type(module).__name__, error)
     return None

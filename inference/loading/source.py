@@ -243,7 +243,9 @@ def find_source(
         kv_dtype=kv_dtype(config, library, without, dtype),
         library=library,
         without=without,
-        kept=kept_weights(described, weights, rounding, keeps, experts=not device_path)
+        kept=kept_weights(
+            described, weights, rounding, keeps, experts=config.group_experts or not device_path
+        )
         if keeps
         else KeptLinears(),
     )

@@ -13,7 +13,11 @@ from inference.gpu.experts import DeviceExperts
 from inference.levels.ladder import Climb
 from tests.engine.cores import Session, request
 from tests.engine.models import VOCABULARY, generate, make_model, prompts, save_model
+from tests.engine.quantised import save_quantised
+from tests.engine.quantised_experts import save_mxfp4
 from tests.engine.test_device_path import config, said
+from tests.engine.test_in_4_bits import AWQ
+from tests.engine.texts import check_texts
 
 PROMPTS = prompts(10, 40, 3, 25)
 TOKENS = 16
@@ -82,4 +86,27 @@ def test_experts_that_do_not_reproduce_are_put_back(tmp_path: Path, monkeypatch:
     assert session.level == "paged"
     heard = session.run([request("0", PROMPTS[0], tokens=TOKENS, ignore_eos=True)])
     assert heard.tokens("0") == generate(make_model("mixtral"), PROMPTS[0], TOKENS, eos_token_id=NEVER)
+    session.close()
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "qwen3_moe"])
+def test_experts_stay_in_the_files_4_bits(family: str, tmp_path: Path, stood_in: list[int]) -> None:
+    if family == "gpt_oss":
+        model = save_mxfp4(tmp_path)
+    else:
+        model = save_quantised(family, tmp_path, AWQ, rounded=False)
+    session = Session(config(tmp_path, max_total_tokens=64), device_path=True)
+    assert stood_in[-1] == 3
+    assert session.info.quantization is not None
+    assert session.info.quantization.endswith("kept in 4 bits")
+    check_texts(session, model)
+    session.close()
+
+
+def test_experts_are_expanded_where_they_are_left_to_transformers(tmp_path: Path) -> None:
+    model = save_mxfp4(tmp_path)
+    session = Session(config(tmp_path, max_total_tokens=64, group_experts=False), device_path=True)
+    assert session.info.quantization is not None
+    assert session.info.quantization.endswith("expanded to bfloat16")
+    check_texts(session, model)
     session.close()

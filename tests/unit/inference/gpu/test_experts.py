@@ -13,11 +13,13 @@ from torch import dtype as Dtype  # noqa: E402
 
 from codegen.toys import toy_model  # noqa: E402
 from inference.gpu.expert_ways import ExpertMultiplier, something  # noqa: E402
-from inference.gpu.experts import DeviceExperts, swap_experts  # noqa: E402
+from inference.gpu.experts import DeviceExperts, packed_experts, swap_experts  # noqa: E402
 from inference.gpu.gates import Gate  # noqa: E402
 from inference.gpu.linears import Multiplier  # noqa: E402
+from inference.gpu.mixtures import ExpertWeight  # noqa: E402
 from inference.gpu.ops import Ops, torch_ops, triton_ops  # noqa: E402
 from inference.gpu.swaps import put_modules_back  # noqa: E402
+from inference.models.quantised_experts import expert_codes, keep_expert_codes  # noqa: E402
 from inference.models.weights import expert_weights  # noqa: E402
 from inference.quantised.codes import Codes  # noqa: E402
 from inference.quantised.rounding4 import round_rows  # noqa: E402
@@ -33,7 +35,7 @@ FAMILIES = {  # of the toys; None: the gate is the model's own
 def swapped(family: str, ops: Ops, dtype: Dtype = torch.float32, codes: Any = None) -> list[DeviceExperts]:
     """Return what stands for a toy's experts."""
     model = toy_model(family).to(DEVICE, dtype).requires_grad_(False)
-    swap_experts(model, ExpertMultiplier(Multiplier(ops)), dtype, codes or (lambda _: {}))
+    swap_experts(model, ExpertMultiplier(Multiplier(ops)), dtype)
     return [each for each in model.modules() if isinstance(each, DeviceExperts)]
 
 
@@ -61,6 +63,7 @@ def test_they_are_what_transformers_computes_one_expert_after_the_other(family: 
         assert_near(experts(*given), own_result(experts, *given), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_tritons_kernels_give_the_same(family: str, deterministic: bool) -> None:
@@ -144,27 +147,27 @@ def test_those_of_another_dtype_stay() -> None:
     assert not swap_experts(model, ExpertMultiplier(Multiplier(device_ops())), torch.float16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ops", [torch_ops, triton_ops])
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
-def test_experts_in_few_bits_are_multiplied_so(family: str, ops: Any) -> None:
-    made: dict[nn.Module, dict[str, list[Codes]]] = {}
-
-    def codes_of(module: nn.Module) -> dict[str, list[Codes]]:
-        """Round the module's own weights, and have it keep them as they are then."""
-        turned: Any = module
-        for name, own in expert_weights(module).items():
-            weights = own.detach().transpose(1, 2) if turned.is_transposed else own.detach()
-            rounded: list[Codes] = [round_rows(each.cpu(), "nf4").to(DEVICE) for each in weights]
-            made.setdefault(module, {})[name] = rounded
-            expanded = torch.stack([each.expand() for each in rounded]).to(own)
-            own.data = expanded.transpose(1, 2).contiguous() if turned.is_transposed else expanded
-        return made.get(module, {})
-
-    experts = swapped(family, ops(), codes=codes_of)[0]
-    given = something(experts.up, 5, 2)
-    assert_near(experts(*given), own_result(experts, *given), 1e-5)
-    assert {each.form for each in experts.packed} == {"4 bits"}
-    assert len(experts.packed) == 2
-    for name, several in made[experts.own].items():
-        for before, after in zip(several, experts.unpack()[name], strict=True):
-            assert torch.equal(after.expand(), before.expand())
+def test_experts_in_few_bits_are_multiplied_so_and_given_back(family: str, ops: Any) -> None:
+    model = toy_model(family).to(DEVICE).requires_grad_(False)
+    layers: list[Any] = [each for each in model.modules() if expert_weights(each)][:1]
+    for layer in layers:
+        codes: dict[str, list[Codes]] = {}
+        for name, own in expert_weights(layer).items():
+            weights = own.detach().transpose(1, 2) if layer.is_transposed else own.detach()
+            codes[name] = [round_rows(each.cpu(), "nf4").to(DEVICE) for each in weights]
+        for name in codes:
+            del layer._parameters[name]
+        keep_expert_codes(layer, codes)
+    given = something(ExpertWeight(torch.empty(4, 8, 64, device=DEVICE), 4), 5, 2)
+    expected = layers[0](*given)
+    places = swap_experts(model, ExpertMultiplier(Multiplier(ops())), torch.float32)
+    assert not any(expert_codes(layers[0]).values())
+    experts = next(each for each in model.modules() if isinstance(each, DeviceExperts))
+    assert experts.own is layers[0]
+    assert_near(experts(*given), expected, 1e-5)
+    assert [each.form for each in packed_experts(experts)] == ["4 bits", "4 bits"]
+    put_modules_back(places)
+    assert torch.equal(layers[0](*given), expected)
