@@ -17,6 +17,7 @@ from tests.engine.quantised import save_quantised
 from tests.engine.quantised_experts import save_mxfp4
 from tests.engine.test_device_path import config, said
 from tests.engine.test_in_4_bits import AWQ
+from tests.engine.test_quantised import FORMATS
 from tests.engine.texts import check_texts
 
 PROMPTS = prompts(10, 40, 3, 25)
@@ -89,16 +90,16 @@ def test_experts_that_do_not_reproduce_are_put_back(tmp_path: Path, monkeypatch:
     session.close()
 
 
-@pytest.mark.parametrize("family", ["gpt_oss", "qwen3_moe"])
-def test_experts_stay_in_the_files_4_bits(family: str, tmp_path: Path, stood_in: list[int]) -> None:
-    if family == "gpt_oss":
+@pytest.mark.parametrize(("form", "bits"), [("mxfp4", 4), ("awq", 4), ("fp8 by blocks", 8)])
+def test_experts_stay_in_the_files_bits(form: str, bits: int, tmp_path: Path, stood_in: list[int]) -> None:
+    if form == "mxfp4":
         model = save_mxfp4(tmp_path)
     else:
-        model = save_quantised(family, tmp_path, AWQ, rounded=False)
+        model = save_quantised("qwen3_moe", tmp_path, AWQ if form == "awq" else FORMATS[form], rounded=False)
     session = Session(config(tmp_path, max_total_tokens=64), device_path=True)
     assert stood_in[-1] == 3
     assert session.info.quantization is not None
-    assert session.info.quantization.endswith("kept in 4 bits")
+    assert session.info.quantization.endswith(f"kept in {bits} bits")
     check_texts(session, model)
     session.close()
 
