@@ -94,6 +94,7 @@ class EngineConfig:
     tune_linears: bool = True  # what multiplies up to 256 rows is chosen by measurement
     overlap_kernels: bool = True  # one comes up while the one before it computes
     filter_on_device: bool = True  # filters and penalties are computed beside the model, not by the host
+    group_experts: bool = True  # a mixture's experts are multiplied by kernels of its own
 
 
 def again(config: EngineConfig, found: Found | None) -> EngineConfig:

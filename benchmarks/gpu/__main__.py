@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from benchmarks.gpu import correct, kernels, page, serving
+from benchmarks.gpu import correct, experts, kernels, page, serving
 from benchmarks.gpu.baselines import beside, compare
 from benchmarks.gpu.ceilings import Ceilings, measure_ceilings
 from benchmarks.gpu.clock import Clock, OutOfTime
@@ -51,14 +51,15 @@ PARTS = (
     "attention",
     "linears",
     "4 bits",
+    "experts",
     "baseline",
     MODELS[4],
     "switches",
 )
 NEEDED = {  # seconds that a part must have left to be begun, when everything is measured
     "correct": 20, "ceilings": 10, "qwen2.5-0.5b": 25, "llama-3.1-8b": 60, "llama-3.2-1b": 25,
-    "baseline": 40, "switches": 30, "attention": 10, "linears": 10, "4 bits": 10, "qwen2.5-1.5b": 30,
-    "qwen3.5-0.8b": 40,
+    "baseline": 40, "switches": 30, "attention": 10, "linears": 10, "4 bits": 10, "experts": 25,
+    "qwen2.5-1.5b": 30, "qwen3.5-0.8b": 40,
 }  # fmt: skip
 SUITE_SECONDS = 540.0  # then the tests are ended, so that what has failed is still said
 SUITE = ("tests/unit/inference/kernels_gpu", "tests/unit/inference/gpu")
@@ -67,6 +68,7 @@ ENGINES = (
     "tests/engine/test_device_path.py",
     "tests/engine/test_states.py",
     "tests/engine/test_device_quantised.py",
+    "tests/engine/test_device_experts.py",
 )
 
 
@@ -105,6 +107,10 @@ class Suite:
             rows = [1, 16] if self._cpu else [1, 8, 64, 256]
             shape = self._shape(MODELS[1])
             yield from kernels.linears_in_4_bits(shape, device, dtype, rows, self.ceilings, clock)
+        elif part == "experts":
+            rows = [1, 16] if self._cpu else [1, 8, 64, 512, 4096]
+            mixtures = experts.TINY if self._cpu else experts.MIXTURES
+            yield from experts.experts(mixtures, device, dtype, rows, self.ceilings, clock)
         elif part == "linears":
             rows = [1, 16] if self._cpu else [1, 8, 16, 256, 2048]
             for name in MODELS[:2]:

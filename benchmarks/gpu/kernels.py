@@ -49,8 +49,8 @@ def attention(
                 "what": "attention",
                 "batch": batch,
                 "context": context,
-                "paged_us": _microseconds(_paged(shape, device, dtype, batch, context), device),
-                "torch_us": _microseconds(_dense(shape, device, dtype, batch, context), device),
+                "paged_us": microseconds(_paged(shape, device, dtype, batch, context), device),
+                "torch_us": microseconds(_dense(shape, device, dtype, batch, context), device),
                 "floor_us": round(1e6 * read / ceilings.bytes, 2),
             }
 
@@ -104,7 +104,7 @@ def linears_in_4_bits(
                     "shape": [outputs, inner],
                     "rows": count,
                     "floor_us": round(1e6 * weight.nbytes / ceilings.bytes, 2),
-                    "us": {each: _microseconds(run, device) for each, run in calls.items()},
+                    "us": {each: microseconds(run, device) for each, run in calls.items()},
                 }
 
 
@@ -156,14 +156,14 @@ def _times(
     calls: dict[str, Callable[[], object]] = {
         name: partial(_each, multiply, x, weights) for name, multiply in ways.items()
     }
-    return {name: _microseconds(run, device, copies) for name, run in calls.items()}
+    return {name: microseconds(run, device, copies) for name, run in calls.items()}
 
 
 def _each(multiply: Multiply, x: Tensor, weights: list[Tensor]) -> list[Tensor]:
     return [multiply(x, weight, None) for weight in weights]
 
 
-def _microseconds(run: Callable[[], object], device: torch.device, calls: int = 1) -> float | str:
+def microseconds(run: Callable[[], object], device: torch.device, calls: int = 1) -> float | str:
     """Return what one of so many calls takes, or why there is no number: what can't be run is a finding."""
     try:
         return round(1e6 * call_seconds(run, device) / calls, 3)

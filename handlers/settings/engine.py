@@ -69,6 +69,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         tune_linears=settings.tune_linears,
         overlap_kernels=settings.overlap_kernels,
         filter_on_device=settings.filter_on_device,
+        group_experts=settings.group_experts,
     )
 
 

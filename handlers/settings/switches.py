@@ -56,6 +56,9 @@ class SwitchSettings(RequestSettings):
     filter_on_device: bool = row(True, boolean, SWITCHES,
         "apply top-k, top-p, min-p and penalties on the GPU, not on the host",
         tgi=False, effect=effects.FASTER_ON_GPU)
+    group_experts: bool = row(True, boolean, SWITCHES,
+        "multiply by a mixture's experts on a GPU with Parley's own kernels, sorted by expert there, not by "
+        "transformers' code", tgi=False, effect=effects.FASTER_ON_GPU)
     validator: str = row("compiled", choice("compiled", "reference"), SWITCHES,
         "which validator checks requests; both decide alike, `reference` takes about a hundred times as "
         "long", tgi=False)

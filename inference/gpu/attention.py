@@ -19,10 +19,12 @@ from transformers import PreTrainedModel
 
 from inference.gpu.batch import DeviceBatch
 from inference.gpu.cache import device_cache
+from inference.gpu.experts import DeviceExperts
 from inference.gpu.linears import Deadline, Multiplier, SwappedLinear, graph_seconds
 from inference.gpu.lora import DeviceAdapting
 from inference.gpu.mlps import SwappedMlp
 from inference.gpu.ops import HeadShape, Ops
+from inference.gpu.own_linears import InvariantLinears
 from inference.gpu.states import DeviceStates
 from inference.gpu.swaps import Places, Swapped, swap_modules
 from inference.kernels.reference import Attention
@@ -95,6 +97,8 @@ class PagedModel:
         try:
             rows_of = None if images is None else (images.at, images.embedded)
             with ExitStack() as stack:
+                if self.ops.invariant:
+                    stack.enter_context(InvariantLinears(self.ops))
                 if self._eyes is not None:
                     stack.enter_context(self._eyes.giving(rows_of))
                 if self.states is not None:
@@ -110,6 +114,14 @@ class PagedModel:
         logits: Tensor = output.logits[0]
         return logits if rows or batch.rows is None else logits[batch.rows]
 
+    def rehearse(self) -> None:
+        """Launch what layers that keep states do, and experts, for several tokens."""
+        if self.states is not None:
+            self.states.rehearse()
+        forms = {(each.up.form, each.down.form): each for each in self._experts()}
+        for each in forms.values():
+            each.rehearse()
+
     @torch.inference_mode()
     def warm_up(self, sizes: Several[int]) -> str:
         """Choose how each linear is computed for so many tokens; return the choice as a line."""
@@ -120,8 +132,16 @@ class PagedModel:
         gated = [each for each in modules if isinstance(each, SwappedMlp)]
         activation = gated[0].activation if gated else ""  # of others none is measured: they are rare
         gates = [each.joint for each in gated if each.activation == activation]
-        self._multiply.tune(swapped, gates, activation, sizes, graph_seconds, Deadline())
-        return str(self._multiply)
+        said, deadline = [], Deadline()
+        if experts := self._experts():  # most of a mixture's weights
+            multiply = experts[0].multiply
+            multiply.tune([each for one in experts for each in one.linears], sizes, graph_seconds, deadline)
+            said.append(str(multiply))
+        self._multiply.tune(swapped, gates, activation, sizes, graph_seconds, deadline)
+        return ". ".join(filter(None, [*said, str(self._multiply)]))
+
+    def _experts(self) -> list[DeviceExperts]:
+        return [each for each in self._model.modules() if isinstance(each, DeviceExperts)]
 
 
 class _Layer:

@@ -17,6 +17,8 @@ from transformers import PreTrainedModel
 
 from inference.gpu.attention import PagedModel, swap_norms
 from inference.gpu.build import Stack, build_stack
+from inference.gpu.expert_ways import ExpertMultiplier
+from inference.gpu.experts import packed_experts, swap_experts
 from inference.gpu.linears import Multiplier, SwappedLinear, device_linear
 from inference.gpu.lora import DeviceAdapting
 from inference.gpu.mlps import swap_mlps
@@ -45,6 +47,7 @@ class DeviceClimb(Climb):
         super().__init__(model, options)
         self._ops = ops
         self._multiply = Multiplier(ops)
+        self._experts = ExpertMultiplier(self._multiply)
         self._adapts = None if options.adapters is None else DeviceAdapting()
 
     @property
@@ -84,10 +87,13 @@ class DeviceClimb(Climb):
         swaps = pack_linears(model, self._swapped, self.proof.bypassed)
         # What adapters add to linears must be added to each
         mlps = swap_mlps(model) if self.options.fuse and self.options.adapters is None else []
+        experts = swap_experts(model, self._experts, self.options.dtype) if self.options.group_experts else []
         level = Level.PAGED_MERGED if undo_merges else Level.PAGED
-        packed = tuple(each for each in packed_of(swaps) if each.form in FEW_BITS)
+        stacks = (each for parent, name in experts for each in packed_experts(parent.get_submodule(name)))
+        packed = (*(each for each in packed_of(swaps) if each.form in FEW_BITS), *stacks)
         served = self.serve(self._attempt(level, make_model, packed))
         if served is None:
+            put_modules_back(experts)
             put_modules_back(mlps)
             undo_swaps(swaps)
             put_modules_back(norms)

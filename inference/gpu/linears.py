@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from inference.gpu.compiling import compile_together
 from inference.gpu.graphs import capture_stream, record
-from inference.gpu.ops import GatedWay, MultiplyGated, Ops, Way, Weight
+from inference.gpu.ops import ExpertWay, GatedWay, MultiplyGated, Ops, Way, Weight
 from inference.models.linears import Packed, make_linear
 from inference.models.numberless import Numberless
 from inference.models.quantised import make_quantised
@@ -29,15 +29,16 @@ _NEAR = 1e-2  # of the result's norm: what another order of sums may change in 1
 _BETTER = 0.98  # of the time of what is there already
 # Rows that other ways than one product by cuBLAS can be better for. Each size of a few is measured, of more
 # one in so many, which speaks for those below it
-_FEW, _MANY, _APART = 16, 256, 32
+FEW, MANY, APART = 16, 256, 32
 
 _MOST_SECONDS = 30.0  # for measuring; what isn't measured by then is computed as ever, and counted
 _REPLAYS = 6  # of which the first warms up, and the fastest counts
 
 Seconds = Callable[[Callable[[], object]], float]  # of one call
-Call = Callable[[Tensor, "DeviceLinear"], Tensor]
 Form = tuple[int, ...]  # of a weight: outputs, inputs, and how it is in few bits
-_Way = TypeVar("_Way", Way, GatedWay)
+_Way = TypeVar("_Way", Way, GatedWay, ExpertWay)
+_Linear = TypeVar("_Linear")
+Call = Callable[[Tensor, _Linear], Tensor]
 
 
 class Deadline:
@@ -93,9 +94,9 @@ class Multiplier:
 
         The fewest tokens first; `gates`: those of the linears that have a gate behind them.
         """
-        few = sorted({size for size in sizes if size <= _FEW})
-        more = sorted({size for size in sizes if _FEW < size <= _MANY})
-        speaking = sorted({min(-(-size // _APART) * _APART, more[-1]) for size in more})
+        few = sorted({size for size in sizes if size <= FEW})
+        more = sorted({size for size in sizes if FEW < size <= MANY})
+        speaking = sorted({min(-(-size // APART) * APART, more[-1]) for size in more})
         compile_together(self.ops, partial(self._try_all, linears, gates, activation, [*few, *speaking]))
         for size in few:
             self.choose(linears, size, seconds, over)
@@ -122,7 +123,7 @@ class Multiplier:
             if not ways:
                 continue
             calls = ((way, partial(_multiply, way)) for way in self._in_time(ways, over))
-            best = _fastest(partial(_multiply, Way("", self.ops.linear)), calls, same, x, seconds)
+            best = fastest(partial(_multiply, Way("", self.ops.linear)), calls, same, x, seconds)
             if best is not None:
                 self._chosen[rows, _form(same[0].weight)] = best
                 self._names[best.name] += 1
@@ -141,7 +142,7 @@ class Multiplier:
             if not ways:
                 continue
             calls = ((way, partial(_gate, way.multiply, activation)) for way in self._in_time(ways, over))
-            best = _fastest(partial(_gate, self.gated, activation), calls, same, x, seconds)
+            best = fastest(partial(_gate, self.gated, activation), calls, same, x, seconds)
             if best is not None:
                 self._gates[rows, _form(same[0].weight)] = best
                 self._names[best.name] += 1
@@ -171,7 +172,7 @@ class Multiplier:
             return ""
         late = f"; there was no time to measure {self._late} ways" if self._late else ""
         ways = ", ".join([*chosen, "others as ever"])
-        return f"Shapes of linears, measured for up to {_MANY} tokens: {ways}{late}"
+        return f"Shapes of linears, measured for up to {MANY} tokens: {ways}{late}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -312,8 +313,12 @@ def _cases(linears: Several[DeviceLinear], rows: int) -> Iterator[tuple[list[Dev
         yield same, torch.randn(rows, weight.shape[1]).to(weight.device, weight.dtype)
 
 
-def _fastest(
-    own: Call, ways: Iterable[tuple[_Way, Call]], same: list[DeviceLinear], x: Tensor, seconds: Seconds
+def fastest(
+    own: Call[_Linear],
+    ways: Iterable[tuple[_Way, Call[_Linear]]],
+    same: list[_Linear],
+    x: Tensor,
+    seconds: Seconds,
 ) -> _Way | None:
     """Return the way that takes the least time for all of them; None: nothing is better than their own."""
     best, least = None, seconds(partial(_all, own, x, same)) * _BETTER
@@ -332,7 +337,7 @@ def _fastest(
     return best
 
 
-def _all(call: Call, x: Tensor, same: list[DeviceLinear]) -> list[Tensor]:
+def _all(call: Call[_Linear], x: Tensor, same: list[_Linear]) -> list[Tensor]:
     return [call(x, each) for each in same]
 
 

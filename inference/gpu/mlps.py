@@ -16,7 +16,7 @@ from inference.shortage import is_shortage
 LOG = logging.getLogger(__name__)
 
 _ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
-_TRIED = 64  # rows
+_TRIED, _FAR = 64, 64.0  # rows, and how far away others are: some models limit what comes there
 _NEAR, _NEAR_NARROW = {torch.float32: 1e-5}, 2e-2  # as a part of what comes out; narrow: of 16 bits
 
 
@@ -60,10 +60,10 @@ def _apart(swapped: SwappedMlp) -> float:
     weight = swapped.joint.weight
     generator = torch.Generator(weight.device).manual_seed(0)
     shape = (1, _TRIED, weight.shape[1])
-    given = torch.randn(shape, generator=generator, device=weight.device, dtype=weight.dtype)
+    tried = torch.randn(shape, generator=generator, device=weight.device, dtype=weight.dtype)
     try:
-        own, found = swapped.own(given), swapped(given)
-        return float((found - own).norm() / own.norm())
+        pairs = ((swapped.own(given), swapped(given)) for given in (tried, tried * _FAR))
+        return max(float((found - own).norm() / own.norm()) for own, found in pairs)
     except Exception as error:  # any module may want to be given something else than one tensor
         if is_shortage(error):
             raise  # no other way needs less

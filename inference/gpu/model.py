@@ -51,6 +51,9 @@ class DeviceModel(Protocol):
         a step of decodes depends on what the tensors hold.
         """
 
+    def rehearse(self) -> None:
+        """Launch what steps of several tokens do and those of one don't, and is a form of its own."""
+
     def warm_up(self, sizes: Several[int]) -> str:
         """Measure how linears are best computed for steps of so many tokens; return the choice as a line."""
 

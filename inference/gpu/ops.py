@@ -12,6 +12,8 @@ from torch import Tensor
 from inference.config import EngineConfig
 from inference.errors import ModelUnavailable
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
+from inference.gpu.gates import Gate
+from inference.gpu.mixtures import ExpertWeight, Routing
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
 from inference.kernels.reference import Attention
@@ -20,6 +22,8 @@ from inference.quantised.blocks import Blocks
 Weight: TypeAlias = Tensor | Blocks  # (N, K)
 Multiply = Callable[[Tensor, Weight, Tensor | None], Tensor]  # x (M, K), weight (N, K), bias (N,) to (M, N)
 MultiplyGated = Callable[[Tensor, Weight, Tensor | None, str], Tensor]  # and an activation, to (M, N / 2)
+# x, weight, routing, whether x (tokens, k) is to be gathered (else it is (pairs, k)), a gate. To (pairs, n)
+MultiplyExperts = Callable[[Tensor, ExpertWeight, Routing, bool, Gate | None], Tensor]
 _INSTALL = "install it with `pip install triton`"
 _COMPILE = (
     "install a C compiler (gcc) or set CC to one, set TRITON_CACHE_DIR to a directory that can be written "
@@ -51,6 +55,14 @@ class GatedWay:
 
     name: str
     multiply: MultiplyGated
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertWay:
+    """One way to compute a linear of a mixture's experts."""
+
+    name: str
+    multiply: MultiplyExperts
 
 
 class Ops(Protocol):
@@ -112,6 +124,9 @@ class Ops(Protocol):
     def gated(self, gate_up: Tensor, activation: str) -> Tensor:
         """Return activation(gate) * up, (T, I), of (T, 2 * I); "silu", "gelu_tanh" or "gelu"."""
 
+    def gated_by(self, gate_up: Tensor, gate: Gate) -> Tensor:
+        """Return (T, I) of (T, 2 * I) by a gate that may have limits, and its halves in another order."""
+
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         """Return (M, N) of inputs (M, K), weight (N, K) and bias (N,)."""
 
@@ -120,6 +135,35 @@ class Ops(Protocol):
 
     def gated_ways(self, rows: int, weight: Weight) -> Iterator[GatedWay]:
         """Yield ways to compute such a linear and the gate behind it at once."""
+
+    def route(self, index: Tensor, experts: int) -> Routing:
+        """Return which of so many experts compute which tokens, of what each (tokens, chosen) has chosen."""
+
+    def expert_linear(
+        self,
+        x: Tensor,
+        weight: ExpertWeight,
+        routing: Routing,
+        gathers: bool,
+        gate: Gate | None = None,
+    ) -> Tensor:
+        """Return (pairs, n) in the routing's order; what no expert computes may be anything.
+
+        `x`: tokens (tokens, k) if it `gathers` them, else pairs (pairs, k) in that order. With a gate behind
+        it (pairs, n / 2).
+        """
+
+    def expert_ways(self, tokens: int, chosen: int, weight: ExpertWeight) -> Iterator[ExpertWay]:
+        """Yield other ways to do that for so many tokens, worth to be measured."""
+
+    def expert_forms(self, chosen: int, weight: ExpertWeight) -> Iterator[ExpertWay]:
+        """Yield the ways in which `expert_linear` does it for two tokens and more: to be rehearsed."""
+
+    def combine(self, found: Tensor, routing: Routing, scores: Tensor) -> Tensor:
+        """Return (tokens, n): results (pairs, n), in the routing's order, times their scores, added up.
+
+        `scores` (tokens, chosen); each token's in the order of its experts.
+        """
 
     def find_places(self, batch: DeviceBatch, held: Tensor) -> Runs:
         """Return a step's sequences with the places of their states.

@@ -50,8 +50,7 @@ def _run(model: DeviceModel, *, filters: bool) -> None:
         model.ops.sample(logits, _draws(len(logits), model.device))
     if filters:
         _shape(model, logits)
-    if model.states is not None:
-        model.states.rehearse()
+    model.rehearse()
 
 
 def _padding(model: DeviceModel, longest: int, *, tile: int, splits: int) -> DeviceBatch:

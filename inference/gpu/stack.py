@@ -219,6 +219,9 @@ class StackModel:
         normed, _ = ops.add_rms_norm(pending, stream, ends.norm, ends.eps, self._residual)
         return ends.logits(normed)
 
+    def rehearse(self) -> None:
+        """Launch nothing: steps of any size have the same kernels."""
+
     @torch.inference_mode()
     def warm_up(self, sizes: Several[int]) -> str:
         """Choose how each linear is computed for so many tokens; return the choice as a line."""

@@ -16,6 +16,10 @@ class Swapped(nn.Module):
         super().__init__()
         self.own = own
 
+    def restore(self) -> nn.Module:
+        """Return the module, with all that is its own."""
+        return self.own
+
 
 def swap_modules(
     model: nn.Module, make: Callable[[nn.Module], Swapped | None], but: Collection[nn.Module] = ()
@@ -36,4 +40,4 @@ def put_modules_back(places: Places) -> None:
     for parent, name in reversed(places):
         swapped = parent.get_submodule(name)
         assert isinstance(swapped, Swapped)
-        setattr(parent, name, swapped.own)
+        setattr(parent, name, swapped.restore())

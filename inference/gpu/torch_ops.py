@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, silu
 
-from inference.gpu import noise, shaping, torch_states
+from inference.gpu import noise, shaping, torch_experts, torch_states
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
-from inference.gpu.ops import GatedWay, HeadShape, Way, Weight
+from inference.gpu.gates import Gate
+from inference.gpu.mixtures import ExpertWeight, Routing
+from inference.gpu.ops import ExpertWay, GatedWay, HeadShape, Way, Weight
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
 from inference.kernels.reference import Attention, attend_padded
@@ -109,6 +111,10 @@ class TorchOps:
         gate, up = gate_up.float().chunk(2, -1)
         return (_ACTIVATIONS[activation](gate) * up).to(gate_up.dtype)
 
+    def gated_by(self, gate_up: Tensor, gate: Gate) -> Tensor:
+        """Return (T, I)."""
+        return gate.apply(gate_up)
+
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         """Return (M, N); a weight in few bits is expanded."""
         return linear(x, weight.expand(x.dtype) if isinstance(weight, Blocks) else weight, bias)
@@ -120,6 +126,34 @@ class TorchOps:
     def gated_ways(self, rows: int, weight: Weight) -> Iterator[GatedWay]:
         """Return nothing."""
         return iter(())
+
+    def route(self, index: Tensor, experts: int) -> Routing:
+        """Return which experts compute which tokens."""
+        return torch_experts.route(index, experts)
+
+    def expert_linear(
+        self,
+        x: Tensor,
+        weight: ExpertWeight,
+        routing: Routing,
+        gathers: bool,
+        gate: Gate | None = None,
+    ) -> Tensor:
+        """Return (pairs, n), or half of it with a gate, expert by expert."""
+        found = torch_experts.multiply(x, weight, routing, gathers)
+        return found if gate is None else gate.apply(found)
+
+    def expert_ways(self, tokens: int, chosen: int, weight: ExpertWeight) -> Iterator[ExpertWay]:
+        """Return nothing."""
+        return iter(())
+
+    def expert_forms(self, chosen: int, weight: ExpertWeight) -> Iterator[ExpertWay]:
+        """Return nothing: torch compiles nothing."""
+        return iter(())
+
+    def combine(self, found: Tensor, routing: Routing, scores: Tensor) -> Tensor:
+        """Return (tokens, n)."""
+        return torch_experts.combine(found, routing, scores)
 
     def find_places(self, batch: DeviceBatch, held: Tensor) -> Runs:
         """Return a step's sequences with the places of their states."""

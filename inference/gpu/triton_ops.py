@@ -10,18 +10,23 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
-from inference.gpu.ops import GatedWay, HeadShape, Way, Weight
+from inference.gpu.gates import Gate
+from inference.gpu.mixtures import ExpertWeight, Routing
+from inference.gpu.ops import ExpertWay, GatedWay, HeadShape, Way, Weight
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
 from inference.kernels.gpu import activation as gates
 from inference.kernels.gpu import attention, norm, places, recurrence, rope, sampling, shaping
 from inference.kernels.gpu.convolution import convolve
+from inference.kernels.gpu.expert_linear import expert_linear
+from inference.kernels.gpu.expert_tiles import ExpertTile, expert_tiles, fixed_tile, preferred_tiles
 from inference.kernels.gpu.gated_linear import gated_linear, gated_tiles
 from inference.kernels.gpu.invariant import invariant_linear
 from inference.kernels.gpu.launching import overlap_kernels
 from inference.kernels.gpu.linear import MOST_ROWS, Tile, small_linear, tiles
 from inference.kernels.gpu.quantised_linear import MOST_ROWS as MOST_QUANTISED_ROWS
 from inference.kernels.gpu.quantised_linear import expand_blocks, quantised_linear, quantised_tiles
+from inference.kernels.gpu.routing import combine, route
 from inference.kernels.gpu.split_linear import split_linear, splits
 from inference.kernels.gpu.tiles import deterministic_tiles, key_splits, query_tile
 from inference.kernels.reference import Attention
@@ -121,6 +126,10 @@ class TritonOps:
         """Return (T, I)."""
         return gates.gated(gate_up, activation)
 
+    def gated_by(self, gate_up: Tensor, gate: Gate) -> Tensor:
+        """Return (T, I)."""
+        return gates.gated(gate_up, gate.activation) if gate.is_plain else gates.gated_by(gate_up, gate)
+
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         """Return (M, N); a weight in few bits is expanded, for as long as it takes."""
         numbers = expand_blocks(weight, x.dtype) if isinstance(weight, Blocks) else weight
@@ -150,6 +159,43 @@ class TritonOps:
         outputs, inner = weight.shape
         for tile in gated_tiles(rows, outputs // 2, inner, weight.dtype, _processors()):
             yield GatedWay(f"{_name(tile)} with the gate", partial(gated_linear, tile=tile))
+
+    def route(self, index: Tensor, experts: int) -> Routing:
+        """Return which experts compute which tokens; a single token's are left as they come."""
+        if len(index) == 1 and not self._deterministic:
+            return Routing(index.contiguous(), experts)
+        return route(index, experts)
+
+    def expert_linear(
+        self,
+        x: Tensor,
+        weight: ExpertWeight,
+        routing: Routing,
+        gathers: bool,
+        gate: Gate | None = None,
+    ) -> Tensor:
+        """Return (pairs, n), or half of it with a gate."""
+        tile = fixed_tile(weight)
+        if not self._deterministic:
+            tile = next(expert_tiles(len(routing.index), routing.chosen, weight, _processors()))
+        return expert_linear(x, weight, routing, gathers, gate, tile=tile)
+
+    def expert_ways(self, tokens: int, chosen: int, weight: ExpertWeight) -> Iterator[ExpertWay]:
+        """Yield the same in other tiles."""
+        if not self._deterministic:
+            _, *others = expert_tiles(tokens, chosen, weight, _processors())
+            yield from map(_expert_way, others)
+
+    def expert_forms(self, chosen: int, weight: ExpertWeight) -> Iterator[ExpertWay]:
+        """Yield it in the tiles of any number of tokens."""
+        if self._deterministic:
+            yield _expert_way(fixed_tile(weight))
+        else:
+            yield from map(_expert_way, preferred_tiles(chosen, weight, _processors()))
+
+    def combine(self, found: Tensor, routing: Routing, scores: Tensor) -> Tensor:
+        """Return (tokens, n)."""
+        return combine(found, routing, scores)
 
     def find_places(self, batch: DeviceBatch, held: Tensor) -> Runs:
         """Return a step's sequences with the places of their states."""
@@ -196,6 +242,11 @@ def _ways_of_blocks(rows: int, weight: Blocks) -> Iterator[Way]:
         yield Way(
             f"{weight.bits} bits in {size}, {tile.stages} in flight", partial(quantised_linear, tile=tile)
         )
+
+
+def _expert_way(tile: ExpertTile) -> ExpertWay:
+    name = f"experts {tile.outputs}x{tile.inner} for {tile.rows}, {tile.stages} in flight"
+    return ExpertWay(name, partial(expert_linear, tile=tile))
 
 
 def _name(tile: Tile) -> str:

@@ -25,6 +25,7 @@ class Options:
     ops: Ops | None = None  # what computes on a device: its ladder; None: the CPU's
     fuse: bool = True
     merge: bool = True
+    group_experts: bool = True  # a device multiplies a mixture's by kernels of its own
     narrow: bool = True
     compress: bool = True  # 16-bit weights, where that loses nothing
     screen: bool = False  # a head, by a copy in int8 or int6

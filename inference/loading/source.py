@@ -193,6 +193,7 @@ class Source:
             kv_dtype_asked=config.kv_cache_dtype != "auto",
             max_total_tokens=max_total_tokens,
             filter_on_device=config.filter_on_device,
+            group_experts=config.group_experts,
         )
 
 
@@ -243,7 +244,9 @@ def find_source(
         kv_dtype=kv_dtype(config, library, without, dtype),
         library=library,
         without=without,
-        kept=kept_weights(described, weights, rounding, keeps, experts=not device_path)
+        kept=kept_weights(
+            described, weights, rounding, keeps, experts=config.group_experts or not device_path
+        )
         if keeps
         else KeptLinears(),
     )

@@ -63,11 +63,11 @@ def quantised_linear(x: Tensor, weight: Blocks, bias: Tensor | None, *, tile: Qu
     programs = triton.cdiv(outputs, tile.outputs), tile.parts, triton.cdiv(rows, tile.rows)
     launch(
         _row if tile.rows == 1 else _rows, programs,
-        x, *_weight(weight), x if bias is None else bias, target,
-        x.stride(0), *_sizes(weight), rows * outputs if tile.parts > 1 else 0, target.stride(-2), rows,
+        x, *weight_tensors(weight), x if bias is None else bias, target,
+        x.stride(0), *weight_sizes(weight), rows * outputs if tile.parts > 1 else 0, target.stride(-2), rows,
         ROWS=tile.rows, OUTPUTS=tile.outputs, BLOCKS=tile.blocks, PARTS=tile.parts, STAGES=tile.stages,
         BIAS=bias is not None and tile.parts == 1, WHOLE=inner % (BLOCK * tile.blocks * tile.parts) == 0,
-        **_form(weight), WIDEN=interpreted(), num_warps=tile.warps, enable_fp_fusion=True,
+        **weight_form(weight), WIDEN=interpreted(), num_warps=tile.warps, enable_fp_fusion=True,
     )  # fmt: skip
     if tile.parts > 1:
         add_parts(target, bias, result)
@@ -81,8 +81,8 @@ def expand_blocks(weight: Blocks, dtype: torch.dtype) -> Tensor:
     at_once = 4 if weight.blocks >= 4 else 1
     launch(
         _expand, (triton.cdiv(outputs, _EXPANDED), triton.cdiv(weight.blocks, at_once)),
-        *_weight(weight), result, *_sizes(weight), inner,
-        OUTPUTS=_EXPANDED, BLOCKS=at_once, **_form(weight), num_warps=4, enable_fp_fusion=True,
+        *weight_tensors(weight), result, *weight_sizes(weight), inner,
+        OUTPUTS=_EXPANDED, BLOCKS=at_once, **weight_form(weight), num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip
     return result
 
@@ -118,7 +118,7 @@ def _power(number: int) -> int:
     return int(triton.next_power_of_2(number))
 
 
-def _weight(weight: Blocks) -> tuple[Tensor, ...]:
+def weight_tensors(weight: Blocks) -> tuple[Tensor, ...]:
     """Return what kernels read of a weight."""
     zeros, levels = weight.zeros, weight.levels
     return (
@@ -129,12 +129,12 @@ def _weight(weight: Blocks) -> tuple[Tensor, ...]:
     )
 
 
-def _sizes(weight: Blocks) -> tuple[int | float, ...]:
+def weight_sizes(weight: Blocks) -> tuple[int | float, ...]:
     """Return what kernels are told of its sizes, and of its numbers."""
     return *weight.shape, weight.blocks, weight.scales.shape[1], _BASE - weight.offset
 
 
-def _form(weight: Blocks) -> dict[str, int | bool]:
+def weight_form(weight: Blocks) -> dict[str, int | bool]:
     """Return what kernels are compiled for."""
     return {
         "BITS": weight.bits,
@@ -146,7 +146,7 @@ def _form(weight: Blocks) -> dict[str, int | bool]:
 
 
 @triton.jit
-def _numbers(
+def block_numbers(
     codes_ptr, scales_ptr, zeros_ptr, levels_ptr, n, block, outputs, blocks, groups, base,
     BLOCKS: tl.constexpr, BITS: tl.constexpr, NUMBERS: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr,
     ZEROS: tl.constexpr,
@@ -220,7 +220,7 @@ def _row(
         else:
             first = tl.load(x_ptr + at, mask=at < inner, other=0.0)
             second = tl.load(x_ptr + at + 64, mask=at + 64 < inner, other=0.0)
-        low, high = _numbers(
+        low, high = block_numbers(
             codes_ptr, scales_ptr, zeros_ptr, levels_ptr, n, block, outputs, blocks, groups, base,
             BLOCKS, BITS, NUMBERS, GROUP, RUN, ZEROS,
         )  # fmt: skip
@@ -260,7 +260,7 @@ def _rows(
             left = inner - at - k[:, None]
             first = tl.load(inputs + at, mask=some & (left > 0), other=0.0)
             second = tl.load(inputs + at + 64, mask=some & (left > 64), other=0.0)
-        low, high = _numbers(
+        low, high = block_numbers(
             codes_ptr, scales_ptr, zeros_ptr, levels_ptr, n, block, outputs, blocks, groups, base,
             BLOCKS, BITS, NUMBERS, GROUP, RUN, ZEROS,
         )  # fmt: skip
@@ -287,7 +287,7 @@ def _expand(
     PER: tl.constexpr = 64 // RUN
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     block = tl.program_id(1) * BLOCKS
-    low, high = _numbers(
+    low, high = block_numbers(
         codes_ptr, scales_ptr, zeros_ptr, levels_ptr, n, block, outputs, blocks, groups, base,
         BLOCKS, BITS, NUMBERS, GROUP, RUN, ZEROS,
     )  # fmt: skip

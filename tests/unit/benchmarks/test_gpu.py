@@ -52,7 +52,8 @@ def test_all_of_it_runs_on_a_cpu_with_no_more_than_torch_and_transformers(result
     assert results["missing"] == {}
     parts = results["parts"]
     assert set(parts) == {
-        "correct", "ceilings", "qwen2.5-0.5b", "baseline", "switches", "attention", "linears", "4 bits"
+        "correct", "ceilings", "qwen2.5-0.5b", "baseline", "switches", "attention", "linears", "4 bits",
+        "experts",
     }  # fmt: skip
     assert [row["what"] for row in parts["qwen2.5-0.5b"]] == [
         "level", "decode", "decode", "prefill", "mixed", "shared prefix"
@@ -60,6 +61,9 @@ def test_all_of_it_runs_on_a_cpu_with_no_more_than_torch_and_transformers(result
     assert {row["without"] for row in parts["switches"]} >= {"everything on", "no CUDA graphs"}
     assert {row["what"] for row in parts["4 bits"]} == {"linear, awq", "linear, nf4"}
     assert all(isinstance(each, float) for row in parts["4 bits"] for each in row["us"].values())
+    for row in parts["experts"]:
+        assert row["us"].keys() == {"transformers", "16 bits", "invariant", "awq", "nf4"}
+        assert all(isinstance(each, float) for each in row["us"].values())
     beside = {row["without"] for row in parts["switches"] if "top-k 50" in row["what"]}
     assert beside == {"everything on", "filters by the host"}
 

@@ -21,6 +21,7 @@ NEUTRAL = (  # what asks for nothing where there is nothing of the kind
     ("--no-tune-linears",),
     ("--no-overlap-kernels",),
     ("--no-filter-on-device",),
+    ("--no-group-experts",),
     ("--worker-timeout", "0"),
     ("--step-timeout", "0", "--no-engine-process"),
     ("--max-engine-restarts", "0", "--no-engine-process"),

@@ -306,6 +306,7 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         tune_linears=False,
         overlap_kernels=False,
         filter_on_device=False,
+        group_experts=False,
     )
     config = settings.engine_config()
     default = EngineConfig()

@@ -55,15 +55,16 @@ class _Node:
     function: Callable[..., Any]
     args: Any
     kwargs: Any
-    made: list[Tensor]  # memory that it took
+    made: dict[int, Tensor]  # memory that it took, by its place in what comes of it
 
     def replay(self) -> None:
         result = self.function(*self.args, **self.kwargs)
         if getattr(self.function, "__name__", "").partition(".")[0] in _EMPTY:
-            spoil(self.made)
+            spoil(list(self.made.values()))
             return
-        for kept, new in zip(self.made, tensors_of(result), strict=False):
-            kept.copy_(new)
+        found = tensors_of(result)
+        for at, kept in self.made.items():
+            kept.copy_(found[at])
 
 
 class PaperCuda(TorchDispatchMode):
@@ -119,7 +120,7 @@ class PaperCuda(TorchDispatchMode):
         owned = {place_of(each.elem) for each in wrappers}
         found = tensors_of(result)
         if self._capturing is not None:
-            made = [each for each in found if place_of(each) not in owned]
+            made = {at: each for at, each in enumerate(found) if place_of(each) not in owned}
             mutable = not hasattr(function, "_schema") or function._schema.is_mutable
             if made or mutable or not found:
                 self._capturing.add(_Node(function, args, kwargs, made), owned)
@@ -224,7 +225,7 @@ class PaperGraph:
     def add(self, node: _Node, owned: set[int]) -> None:
         """Take an operation in; `owned`: the memory of its operands."""
         self._read |= owned - self._made
-        self._made |= {place_of(each) for each in node.made}
+        self._made |= {place_of(each) for each in node.made.values()}
         self._nodes.append(node)
 
     def capture_begin(self, pool: object, capture_error_mode: str) -> None:
@@ -238,7 +239,14 @@ class PaperGraph:
         assert not lost, "a graph reads memory that nobody holds any more"
         for node in self._nodes:
             node.replay()
-        spoil([each for node in self._nodes for each in node.made if not self._cuda.held(place_of(each))])
+        spoil(
+            [
+                each
+                for node in self._nodes
+                for each in node.made.values()
+                if not self._cuda.held(place_of(each))
+            ]
+        )
 
 
 class PaperEvent:

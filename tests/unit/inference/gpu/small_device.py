@@ -51,6 +51,9 @@ class SmallModel:
     def splits(self, sequences: int, longest: int) -> int:
         return 1
 
+    def rehearse(self) -> None:
+        pass
+
     def warm_up(self, sizes: Several[int]) -> str:
         self.tuned = tuple(sizes)
         return "tuned"

@@ -145,7 +145,7 @@ def test_running_out_of_memory_is_not_taken_for_a_layer_of_another_shape(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["llama", "cohere"])
+@pytest.mark.parametrize("family", ["llama", "cohere", "mixtral"])
 def test_tritons_kernels_give_the_models_own_logits(family: str) -> None:
     pytest.importorskip("triton")
     model = device_toy(family, num_hidden_layers=1)
@@ -172,8 +172,9 @@ def test_tritons_kernels_give_them_of_weights_in_4_bits(deterministic: bool) -> 
 
 
 @pytest.mark.slow
-def test_one_order_of_sums_gives_the_same_bits_however_a_prompt_is_cut() -> None:
+@pytest.mark.parametrize("family", ["llama", "mixtral"])
+def test_one_order_of_sums_gives_the_same_bits_however_a_prompt_is_cut(family: str) -> None:
     pytest.importorskip("triton")
-    served = serve(device_toy("llama", num_hidden_layers=1), triton_ops(deterministic=True))
+    served = serve(device_toy(family, num_hidden_layers=1), triton_ops(deterministic=True))
     assert served.exact
     assert torch.equal(logits(served, 40), logits(served, len(PROMPT), beside=False))

@@ -45,12 +45,14 @@ CAPTURED: dict[str, dict[str, Any]] = {
     "llama": {},
     "gpt2": {},
     "bloom": {},
+    "mixtral": {"experts_implementation": "eager"},  # which waits, and could not be captured
     "falcon": {},  # each key for two heads, as in 40B
     "falcon of 7B": {},  # one for all
     "falcon with a key for each head": {"multi_query": False},
 }
 _KERNELS = (
     "rms_norm", "add_rms_norm", "rope_and_write", "write", "paged_attention", "gated", "sample", "shape",
+    "gated_by", "route", "expert_linear", "combine",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from inference.kernels.gpu.rope import rope_and_write, write
 from inference.kernels.gpu.slots import gather, scatter, settle
 from inference.kernels.gpu.tiles import deterministic_tiles, query_tile
 from inference.kernels.reference import Attention
+from tests.unit.inference.kernels_gpu.hopper_experts import EXPERTS
 from tests.unit.inference.kernels_gpu.hopper_rows import ROWS
 from tests.unit.inference.kernels_gpu.hopper_states import STATES
 
@@ -124,6 +125,7 @@ CASES: dict[str, Callable[[], object]] = {
     "slots": step_slots,
     **ROWS,
     **STATES,
+    **EXPERTS,
 }
 
 if __name__ == "__main__":

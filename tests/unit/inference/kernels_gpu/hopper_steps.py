@@ -24,9 +24,8 @@ from inference.gpu.ops import torch_ops, triton_ops
 from inference.gpu.rehearsal import rehearse
 from inference.gpu.slots import DeviceState, MirroredTable
 from inference.loading.level import Options, bring_up
-from tests.unit.inference.toy_models import toy
+from tests.unit.inference.toy_models import FAMILIES, toy
 
-STATES = ("qwen3_5_text", "granitemoehybrid")  # whose layers keep states
 PAGES = 33  # of a table: a width that is no multiple of anything
 DECODES = (1, 2, 3, 8, 16, 17, 64, 256)
 PROMPTS = ((2,), (5, 1, 1), (16,), (16, 16), (40, 3), (200,), (1, 1, 129))
@@ -35,7 +34,7 @@ PROMPTS = ((2,), (5, 1, 1), (16,), (16, 16), (40, 3), (200,), (1, 1, 129))
 def device_model(family: str) -> DeviceModel:
     """Return a toy as the ladder of a device makes it, over Triton's kernels."""
     options = Options(library=None, ops=torch_ops(), dtype=torch.bfloat16, max_total_tokens=PAGES * 16)
-    own = toy_model(family) if family in STATES else toy(family)
+    own = toy(family) if family in FAMILIES else toy_model(family)
     served = bring_up(own.bfloat16(), options)
     assert served.make_model is not None
     model = served.make_model(8)
