@@ -90,7 +90,10 @@ async def test_a_body_that_is_too_long_is_refused_by_the_limit_of_the_replicas_m
         yield body
         yield b" " * 1_000
 
-    limits: dict[str, Any] = {"payload_limit": 100, "image_payload_limit": 1_000}  # and its model sees nothing
+    limits: dict[str, Any] = {
+        "payload_limit": 100,
+        "image_payload_limit": 1_000,
+    }  # and its model sees nothing
     service = make_service(**limits)
     app, body, told = create_app(service), json.dumps({"inputs": "x" * 2_000}).encode(), []
     async with serving(app, service) as direct, client_of(LocalFleet({"one": app}), **limits) as client:
