@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -11,7 +12,6 @@ from inference.errors import ModelUnavailable
 ray = pytest.importorskip("ray")
 from ray._private.utils import validate_socket_filepath  # noqa: E402
 
-from handlers.fleet import connection  # noqa: E402
 from handlers.fleet.connection import LONGEST_ADDRESS, SOCKET, connect  # noqa: E402
 
 MOST = LONGEST_ADDRESS - len(SOCKET.format(os.getpid()))
@@ -25,7 +25,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda address, **_: addresses.append(address))
-    monkeypatch.setattr(connection.sys, "platform", "linux")
+    monkeypatch.setattr(sys, "platform", "linux")
     return addresses
 
 
