@@ -230,6 +230,7 @@ ROWS = (
                 "In flight by worker",
                 {
                     "{{instance}} {{worker}}": of("parley_worker_in_flight"),
+                    "{{instance}} {{worker}} preparing": of("parley_worker_preparing"),
                     "{{instance}} {{worker}} generating": of("parley_worker_generating"),
                 },
             ),

@@ -36,6 +36,7 @@ class Account:
     sent_bytes: int = 0  # of the answer's body
     trace_id: str = ""  # of the trace that it is part of
     span: object = None  # of that trace; whoever traces keeps it here
+    brings: bool = False  # it comes with a body
     asks: bool = False  # it counts as one that asks for generation, or for a chat's tokens
     begun: list[Generation] = field(default_factory=list)  # that the engine took
     firsts: dict[str, str] = field(default_factory=dict)  # id of a Request: of the first with its prompt

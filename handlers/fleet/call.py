@@ -17,6 +17,7 @@ HEAD = (
     *("http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path"),
     *("client", "server"),
 )
+LENGTHS = (b"content-length", b"transfer-encoding")
 
 logger = logging.getLogger("parley")
 
@@ -85,6 +86,14 @@ def head_of(scope: Scope) -> dict[str, Any]:
     headers = [pair for pair in scope["headers"] if pair[0] != b"x-request-id"]
     given = (b"x-request-id", exchange_of(scope).request_id.encode())
     return {**{name: scope[name] for name in HEAD if name in scope}, "headers": [*headers, given]}
+
+
+def unread(scope: Scope) -> Scope:
+    """Return the scope of a request whose body is too large to be passed on: it says so by its length."""
+    length = (b"content-length", str(exchange_of(scope).received_bytes).encode())
+    declared = [pair for pair in scope["headers"] if pair[0] == b"content-length"] or [length]
+    others = [pair for pair in scope["headers"] if pair[0] not in LENGTHS]
+    return {**scope, "headers": [*others, *declared]}
 
 
 def scope_of(head: dict[str, Any]) -> Scope:

@@ -20,12 +20,12 @@ from starlette.types import Receive, Scope, Send
 
 from handlers.account import DECLINED, DECLINING
 from handlers.fleet.affinity import beginnings
-from handlers.fleet.call import Accepted, Answer, Fleet, Piece, Route, head_of
+from handlers.fleet.call import Accepted, Answer, Fleet, Piece, Route, head_of, unread
 from handlers.fleet.merged import merged
 from handlers.http.auth import knows
 from handlers.http.body import read_body
 from handlers.http.disconnect import UntilDisconnect
-from handlers.http.errors import RESPONSES, Dialect, describe
+from handlers.http.errors import RESPONSES, Dialect, Refused, describe
 from handlers.http.exchange import exchange_of
 from handlers.http.message_errors import speaks_messages
 from handlers.http.middleware import TOO_LATE
@@ -42,6 +42,7 @@ NAME = "gateway"  # in the label `replica`
 SEEN = (b"parley_http_", b"parley_log_")  # what the names of its metrics begin with
 UP = b"parley_engine_up"  # 0, which it tells where no replica tells its own: alerts wait for it
 RELAYED = "parley.relayed"  # an extension of the scope: a replica answers, and tells who wants to know
+TOO_LARGE = 413
 ASKED = 3  # replicas, of which each may decline: where all are full, more would be work for nothing
 LOSSES = 2  # replicas that may be lost with a request before it is blamed for it
 LOADING_RETRY_SECONDS = 5.0
@@ -125,9 +126,18 @@ class Gateway:
             if scope["method"] == "POST":
                 if not knows(self._keys, scope):
                     raise HTTPException(401)
-                body = await self._read(scope, receive, hold)
+                try:
+                    body = await self._read(scope, receive, hold)
+                except Refused as error:
+                    if error.status != TOO_LARGE:
+                        raise
+                    # A replica, which knows whether its model sees, says which limit it is
+                    return await self._relay(self.fleet, unread(scope), b"", send).run()
             async with UntilDisconnect(receive):
-                await Relay(self.fleet, self._settings, scope, body, send, lambda: self._ended).run()
+                await self._relay(self.fleet, scope, body, send).run()
+
+    def _relay(self, fleet: Fleet, scope: Scope, body: bytes, send: Send) -> Relay:
+        return Relay(fleet, self._settings, scope, body, send, lambda: self._ended)
 
     async def _read(self, scope: Scope, receive: Receive, hold: Hold) -> bytes:
         """Return a request's body, which may be as large as it may where a model sees: a replica knows."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -26,6 +27,7 @@ from inference import last_resorts
 from inference.errors import ModelUnavailable
 
 RENDER_SECONDS = 10.0
+END_SECONDS = 5.0  # to end in order where the cluster couldn't be left
 
 logger = logging.getLogger("parley")
 
@@ -46,12 +48,17 @@ def serve_fleet(settings: Settings) -> int:
         with lines.in_the_log(name_of(settings)):
             app = stack(gateway, settings, opening.lifespan)
             run(app, settings, listening, gateway.drain, name=life.name)
-    logger.info("Stopped")
-    code = 1 if life.failed else 0
     if not opening.left:
-        logging.shutdown()  # what waits to be written is
-        os._exit(code)  # else Ray goes on waiting for the cluster, whose processes end with this one
-    return code
+        end(life)  # else Ray goes on waiting for the cluster, whose processes end with this one
+    logger.info("Stopped")
+    return 1 if life.failed else 0
+
+
+def end(life: Life) -> None:
+    """End the process, whatever waits for anything in it."""
+    logger.info("Stopped")
+    logging.shutdown()  # what waits to be written is
+    os._exit(1 if life.failed else 0)
 
 
 class Opening:
@@ -75,6 +82,10 @@ class Opening:
         finally:
             placing.cancel()
             self.left = await asyncio.to_thread(self._cluster.leave)
+            if not self.left:  # a call of Ray's may be waiting in the loop's threads, and the loop for them
+                ending = threading.Timer(END_SECONDS, end, (self._life,))
+                ending.daemon = True
+                ending.start()
 
     def render(self) -> bytes:
         """Return the metrics of all replicas; for other threads than the event loop's."""

@@ -82,6 +82,9 @@ class KeyHandler(AbstractSecurityHandler):
         key = self._keyring.find(given[0]) if given[0] else None
         if key is None:
             raise OAuthResponseProblem
+        exchange = exchange_of(request.scope)
+        exchange.key, exchange.token = key, digest_of(given[0])
+        exchange.owner = owner_of(request.scope)  # for the log, whatever becomes of it
         needed = self._scopes.get(operation_id(request.scope), GENERATE)
         if needed not in key.scopes:
             raise Refused(
@@ -90,8 +93,6 @@ class KeyHandler(AbstractSecurityHandler):
                 status=403,
                 error_type="forbidden",
             )
-        exchange = exchange_of(request.scope)
-        exchange.key, exchange.token = key, digest_of(given[0])
         return {"sub": key.name}
 
 

@@ -89,10 +89,11 @@ class Edge:
                 ended(scope, exchange)
 
     def _refusal(self, size: int, count: int, request_id: str) -> Failure:
-        given, limit = f"{size} bytes", f"{self._header_limit} bytes (`header_limit`)"
+        limit, given = f"path and headers must be at most {self._header_limit} bytes", f"{size} bytes"
+        name = "header_limit"
         if count > self._max_headers:
-            given, limit = f"{count}", f"{self._max_headers} (`max_headers`)"
-        message = f"The request's path and headers must be at most {limit}. Given: {given}. Send fewer"
+            name, limit, given = "max_headers", f"headers must be at most {self._max_headers}", f"{count}"
+        message = f"The request's {limit} (`{name}`). Given: {given}. Send fewer"
         return Failure(431, message, "validation", request_id=request_id)
 
 

@@ -24,6 +24,13 @@ class Declining(Protocol):
         """Return a parser that stands where the body of the present request begins, or the next request."""
 
 
+REASONS = {  # of llhttp, in words that tell more
+    "Invalid method encountered": "it doesn't begin with a method, as TLS doesn't, which isn't spoken here",
+    "Pause on PRI/Upgrade": "it is HTTP/2, which isn't spoken here",
+    "Expected HTTP/, RTSP/ or ICE/": "behind a path without spaces HTTP/ is expected",
+}
+
+
 class Parser(httptools.HttpRequestParser):
     """httptools' parser, which ends a request after the head if it has `Upgrade`, told to go on.
 
@@ -51,4 +58,5 @@ def failure_of(error: httptools.HttpParserError) -> Failure:
     """Return how what the parser doesn't take is refused."""
     if isinstance(error.__context__, Unfit):
         return error.__context__.failure
-    return Failure(400, "Invalid HTTP request received.", "validation")
+    reason = REASONS.get(str(error), str(error))
+    return Failure(400, f"Invalid HTTP request received: {reason}. Send HTTP/1.1", "validation")

@@ -27,6 +27,7 @@ from handlers.settings.table import Settings
 # Longer than load balancers use a connection again (Google's for 600 s); idle ones go where room is short
 IDLE_CONNECTION_SECONDS = 620
 BACKLOG = 2048
+NOBODYS = "127.83.16.9"  # an address of this machine, as all of 127.0.0.0/8, that nobody connects to
 ACCEPTED_TOGETHER = 16  # connections, in one turn of the event loop
 FAREWELL_SECONDS = 1  # after the draining, for what ended requests have to say
 
@@ -284,10 +285,20 @@ def _bind(bound: socket.socket, address: tuple[str, int]) -> None:
     try:
         bound.bind(address)
     except OSError as error:
-        if error.errno != errno.EADDRINUSE:
+        if error.errno != errno.EADDRINUSE or _has_every_address(address[1]):
             raise
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
+
+
+def _has_every_address(port: int) -> bool:
+    """Return whether another socket has the port on every address, which no connection does that lingers."""
+    with socket.socket() as alone:
+        try:
+            alone.bind((NOBODYS, port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 def open_port(bound: socket.socket, hostname: str, port: int) -> None:

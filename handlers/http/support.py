@@ -41,6 +41,7 @@ UNIONS = ("anyOf", "oneOf", "allOf")
 MOST_NAMES = 20  # in the header
 REST = "..."  # in place of the names beyond
 MOST_BYTES = 1000
+LONG = re.compile(r"\A(.{97}).{4,}\Z", re.DOTALL)  # a name that would leave others no room
 MOST_COLLECTED = 1000  # a body can have a million members
 UNSAFE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")  # not for a list in a header: the comma, spaces, non-ASCII
 
@@ -166,8 +167,7 @@ class Reading:
 
     def ignore(self, path: str) -> None:
         """Note a member without effect."""
-        if len(self.ignored) < MOST_COLLECTED:
-            self.ignored.add(path)
+        self.ignored.add(path if len(self.ignored) < MOST_COLLECTED else REST)
 
 
 class Compiler:
@@ -257,9 +257,9 @@ class Compiler:
 def header_value(names: Iterable[str]) -> str:
     """Return names in order as a header's value: printable ASCII, 20 names and 1 kB at most.
 
-    `...` stands for the rest, also where it is among the names.
+    `...` stands for the rest, also where it is among the names, and for the rest of a long name.
     """
-    safe = {UNSAFE.sub("?", name) for name in names}
+    safe = {UNSAFE.sub("?", LONG.sub(rf"\1{REST}", name)) for name in names}
     shown: list[str] = []
     size = 0
     for name in sorted(safe - {REST}):

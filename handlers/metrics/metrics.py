@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from handlers.http.call import Call
     from handlers.service import Service
 
-# what counts a request that an API process died with
-LOST = (("parley_http_requests", "other"), ("parley_http_faults", ""), ("tgi_request_failure", "incomplete"))
+# what counts a request that an API process died with, beside what counts those that have asked for tokens
+LOST = (("parley_http_requests", "other"), ("parley_http_faults", ""))
+LOST_ASKING = ("tgi_request_failure", "incomplete")
+OWN = ("parley_worker_in_flight", "parley_worker_preparing", "parley_worker_generating")  # of requests held
 OBSTACLES = tuple(Obstacle)  # an enumeration takes its time to say what is in it
 
 
@@ -54,7 +56,7 @@ class Metrics:
         self.hears_engine = row == self._board.rows - 1
         self.render = self._exposition.render
         self._make_histograms(needs_model=False)
-        for name in ("parley_worker_in_flight", "parley_worker_generating"):
+        for name in OWN:
             self._set(name, 0)  # whoever had this row before has died with its requests
 
     def bind(self, model: ModelInfo) -> None:
@@ -84,6 +86,7 @@ class Metrics:
         account = current_account()
         if account is not None and not account.asks:
             account.asks = True
+            self._increase("parley_worker_preparing", by=-account.brings)
             self._increase("parley_worker_generating")
 
     def failure(self, err: str) -> None:
@@ -177,10 +180,13 @@ class Metrics:
     def began(self, scope: Scope, account: Account) -> None:
         """Count a request whose head has come."""
         self._increase("parley_worker_in_flight")
+        account.brings = scope.get("method") == "POST"
+        self._increase("parley_worker_preparing", by=account.brings)
 
     def ended(self, scope: Scope, account: Account) -> None:
         """Count a request that was answered, refused or left."""
         self._increase("parley_worker_in_flight", by=-1)
+        self._increase("parley_worker_preparing", by=-(account.brings and not account.asks))
         self._increase("parley_worker_generating", by=-account.asks)
         if account.declined:
             self._increase("parley_http_declined")
@@ -198,12 +204,15 @@ class Metrics:
     def bury(self, row: int) -> None:
         """Count the requests that the process of a row has died with: nobody was told how they end.
 
-        What only watched, or hadn't been read yet, is none of them: nobody's work was lost.
+        What only watched is none of them: nobody's work was lost.
         """
-        numbers, lost = self._board.row(row), self._at["parley_worker_generating", ""]
+        numbers = self._board.row(row)
+        _, preparing, asking = held = [self._at[name, ""] for name in OWN]
         for key in LOST:
-            numbers[self._at[key]] += numbers[lost]
-        numbers[lost] = numbers[self._at["parley_worker_in_flight", ""]] = 0
+            numbers[self._at[key]] += numbers[preparing] + numbers[asking]
+        numbers[self._at[LOST_ASKING]] += numbers[asking]
+        for at in held:
+            numbers[at] = 0
 
     # --- the log ----------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ As in TGI, any name of a model will do: the server has one model. Its own name i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,7 +31,10 @@ from handlers.wire.types import (
     KserveReady,
     KserveServer,
 )
+from inference.errors import InferenceError
 from inference.types import LogprobsMode
+
+Place = Callable[[], tuple[str | int, ...]]  # the path to a text
 
 
 async def kserve_server_metadata(service: Service, call: Call[None]) -> JsonReply[KserveServer]:
@@ -70,7 +74,7 @@ async def kserve_infer(service: Service, call: Call[KserveInferRequest]) -> Json
         sequences = candidates * sum(len(tensor.texts) for tensor in tensors)
         with service.engine.admit(sequences, call.owner):
             meaning = await call.aside(partial(_meaning, service, call.body))
-            jobs = [_output(service, call, meaning, tensor, sequences) for tensor in tensors]
+            jobs = [_output(service, call, meaning, at, tensors, sequences) for at in range(len(tensors))]
             outputs = await together("inputs", jobs)
     return json_reply(_named(service, call, outputs))
 
@@ -90,18 +94,26 @@ def _meaning(service: Service, body: KserveInferRequest) -> Meaning:
 
 
 async def _output(
-    service: Service, call: Call[Any], meaning: Meaning, tensor: Tensor, sequences: int
+    service: Service, call: Call[Any], meaning: Meaning, at: int, tensors: Sequence[Tensor], sequences: int
 ) -> KserveInferOutput:
-    jobs = [_continue(service, call, meaning, text, sequences) for text in tensor.texts]
+    tensor = tensors[at]
+    jobs = [
+        _continue(service, call, meaning, text, sequences, partial(wire.place_of, call.body, at, number))
+        for number, text in enumerate(tensor.texts)
+    ]
     return wire.to_output(tensor, await together("data", jobs))
 
 
 async def _continue(
-    service: Service, call: Call[Any], meaning: Meaning, text: str, sequences: int
+    service: Service, call: Call[Any], meaning: Meaning, text: str, sequences: int, place: Place
 ) -> tuple[Generate, Output]:
-    read = meaning.of(text, id=new_id(), draw=draw_seed, vision=service.vision)
-    wanted = await looked_at(service, call, read)
-    winner, *_ = await generated(service, wanted, call.owner, sequences=sequences)
+    try:
+        read = meaning.of(text, id=new_id(), draw=draw_seed, vision=service.vision)
+        wanted = await looked_at(service, call, read)
+        winner, *_ = await generated(service, wanted, call.owner, sequences=sequences)
+    except InferenceError as error:
+        error.within = place()
+        raise
     return wanted, winner
 
 

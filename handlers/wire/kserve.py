@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from handlers.wire.outputs import Output, finish_of
 from handlers.wire.tgi import Generate, to_details, to_text
@@ -55,6 +56,13 @@ def to_tensors(body: KserveInferRequest) -> tuple[Tensor, ...]:
         _tensor(item, named[at].get("name") or f"output{at}", f"inputs[{at}]")
         for at, item in enumerate(inputs)
     )
+
+
+def place_of(body: KserveInferRequest, at: int, number: int) -> tuple[str | int, ...]:
+    """Return the path to a text of an input: to its bytes where they are its data."""
+    place, data = ("inputs", at, "data"), body["inputs"][at]["data"]
+    within = next(islice(_places(data), number, None), ())
+    return (*place, *within)
 
 
 def to_output(tensor: Tensor, answers: Sequence[tuple[Generate, Output]]) -> KserveInferOutput:
@@ -106,6 +114,23 @@ def _flat(data: Iterable[object]) -> Iterator[object]:
             yield element
         else:
             rows.pop()
+
+
+def _places(data: Sequence[object]) -> Iterator[tuple[int, ...]]:
+    """Yield the path to each text in nested arrays, in their order."""
+    rows = [enumerate(data)]
+    path: list[int] = []
+    while rows:
+        for at, element in rows[-1]:
+            if isinstance(element, list):
+                path.append(at)
+                rows.append(enumerate(element))
+                break
+            if isinstance(element, str):
+                yield (*path, at)
+        else:
+            rows.pop()
+            del path[-1:]
 
 
 def _check_shape(shape: Sequence[int] | None, elements: int, place: str) -> None:

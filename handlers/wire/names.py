@@ -8,6 +8,7 @@ from typing import Any
 
 from inference.errors import InferenceError, Member
 
+PROMPT = "inputs"
 PARAMETERS = "parameters"  # TGI's bodies have all but the prompt there
 
 
@@ -26,11 +27,18 @@ class Names:
     def param(self, error: InferenceError, body: object) -> str | None:
         """Return the path of the member that an error is about, None if it isn't about one of this body."""
         request, place = _within(body, error.within)
-        if error.member is None or not isinstance(request, Mapping):
+        if error.member is None:
             return None
         path = error.member.path
+        if error.within and not isinstance(request, Mapping):  # a prompt, whose parameters the body has
+            return place if path == PROMPT else self._path(body, "", path)
+        return self._path(request, place and f"{place}.", path)
+
+    def _path(self, request: object, before: str, path: str) -> str | None:
+        if not isinstance(request, Mapping):
+            return None
         paths = (*self.paths.get(path, ()), path, f"{PARAMETERS}.{path}")
-        return next((place + path for path in paths if _has(request, path)), None)
+        return next((before + path for path in paths if _has(request, path)), None)
 
     def _said(self, member: Member) -> str:
         if self.words is None:
@@ -90,12 +98,12 @@ def names_of(operation: str) -> Names:
 
 
 def _within(body: Any, path: Sequence[str | int]) -> tuple[Any, str]:
-    """Return the request to which a path leads, and what the paths of its members begin with: a[1]."""
+    """Return the request, or the prompt, to which a path leads, and the path as it is told: a[1]."""
     place = ""
     for step in path:
         body = body[step]
-        place += f"[{step}]." if isinstance(step, int) else step
-    return body, place
+        place += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return body, place.removeprefix(".")
 
 
 def _has(body: Mapping[str, object], path: str) -> bool:

@@ -9,7 +9,7 @@ generic       {"name": "f", "parameters": {}}, one below the other: what TGI's p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 CALLS_LIMIT = 64  # calls in one answer
@@ -42,6 +42,8 @@ class Tags:
     kind_end: tuple[Marker, ...] = ()
     named: bool = False  # behind `after` stands the name again, and then `middle`
     line: bool = False  # a line break may follow each value, and is written
+    wrap: tuple[str, str] | None = None  # around texts that `bare` doesn't match
+    bare: str = ""
     slips: tuple[str, ...] = ()  # no text holds them: an end that was misspelt, and what comes behind it
 
     @property
@@ -96,7 +98,7 @@ class ToolFormat:
     name: str
     opening: tuple[Marker, ...] = ()  # empty: calls begin with the answer
     bare_opening: tuple[Marker, ...] = ()  # of calls that are `bare`, in place of the other
-    inner: str = ""  # a special token, in some models, that is a part of markers
+    inner: tuple[str, ...] = ()  # special tokens, in some models, that are parts of markers
     lead: str = ""  # text right before `opening`, whose first marker is that token then
     closing: tuple[Marker, ...] = ()  # of each call
     between: tuple[Marker, ...]
@@ -162,16 +164,17 @@ def with_tokens(fmt: ToolFormat, special: Mapping[str, int]) -> ToolFormat:
     out, since llama3's calls need no opening, as does the `<|python_start|>` of calls in a list.
     """
 
-    inner = fmt.inner if fmt.inner in special else ""
+    inner = [text for text in fmt.inner if text in special]
 
     def known(markers: Iterable[Marker]) -> tuple[Marker, ...]:
-        return tuple(one(part) for marker in markers for part in split_at(inner, marker))
+        return tuple(one(part) for marker in markers for part in split_all(inner, marker))
 
     def one(marker: Marker) -> Marker:
         return replace(marker, id=special.get(marker.text))
 
     opening, tags, literals = known(fmt.opening), fmt.tags, fmt.literals
-    lead = opening[0].text if inner and opening[0].id is None else ""
+    has_lead = inner and opening[0].id is None and opening[1:] and opening[1].id is not None
+    lead = opening[0].text if has_lead else ""
     if fmt.bare and any(marker.id is None for marker in opening[:1]):
         opening = ()
     if tags is not None:
@@ -206,9 +209,17 @@ def with_tokens(fmt: ToolFormat, special: Mapping[str, int]) -> ToolFormat:
     return replace(found, silent_ids=tuple(sorted(set(special.values()) - taken)))
 
 
+def split_all(inner: Sequence[str], marker: Marker) -> list[Marker]:
+    """Return a marker in pieces, with each of some texts in pieces of their own."""
+    pieces = [marker]
+    for text in inner:
+        pieces = [part for piece in pieces for part in split_at(text, piece)]
+    return pieces
+
+
 def split_at(inner: str, marker: Marker) -> list[Marker]:
     """Return a marker in pieces, with the text `inner` in one of its own, if there is any."""
-    if not inner or inner not in marker.text:
+    if inner not in marker.text:
         return [marker]
     before, _, behind = marker.text.partition(inner)
     pieces = [replace(marker, text=text) for text in (before, inner) if text]

@@ -54,9 +54,16 @@ class TaggedArguments:
         before, middle, line = text_of(self.tags.before), text_of(self.tags.middle), "\n" * self.tags.line
         return "".join(
             f"{before}{name}{middle}{self._kind(value)}"
-            f"{value if isinstance(value, str) else as_json(value)}{text_of(self.tags.ended(name))}{line}"
+            f"{self._text(value) if isinstance(value, str) else as_json(value)}"
+            f"{text_of(self.tags.ended(name))}{line}"
             for name, value in arguments.items()
         )
+
+    def _text(self, value: str) -> str:
+        """Return a text as it stands between tags."""
+        if self.tags.wrap is None or re.fullmatch(self.tags.bare, value):
+            return value
+        return value.join(self.tags.wrap)
 
     def _kind(self, value: object) -> str:
         """Return what tells the kind of a value before it, if the notation does."""

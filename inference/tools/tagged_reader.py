@@ -21,6 +21,7 @@ class Place(Enum):
     BETWEEN = auto()  # before a tag, or the end
     NAME = auto()
     KIND = auto()  # behind a name, where it is told
+    WRAP = auto()  # at the beginning of a text that may be wrapped
     TEXT = auto()
     NULL_OR_TEXT = auto()  # at the beginning of a text that may be null
     JSON = auto()
@@ -38,6 +39,7 @@ class TaggedReader(StepReader[Place]):
         self._tags = tags
         self._line = "\n" if tags.line else ""
         self._values = values
+        self._text_begins = Place.TEXT if tags.wrap is None else Place.WRAP
         self._arguments = 0
         self._in_string = self._escaped = False  # of a value in JSON
 
@@ -46,6 +48,7 @@ class TaggedReader(StepReader[Place]):
             Place.BETWEEN: self._between,
             Place.NAME: self._name,
             Place.KIND: self._kind,
+            Place.WRAP: self._wrap,
             Place.TEXT: self._text,
             Place.NULL_OR_TEXT: self._null_or_text,
             Place.JSON: self._json,
@@ -86,7 +89,7 @@ class TaggedReader(StepReader[Place]):
         elif text.or_null:
             self._place, opened = Place.NULL_OR_TEXT, ""
         else:
-            self._place, opened = Place.TEXT, '"'
+            self._place, opened = self._text_begins, '"'
         return f"{comma}{json.dumps(name, ensure_ascii=False)}:{opened}"
 
     def _kind(self) -> str | None:
@@ -107,8 +110,19 @@ class TaggedReader(StepReader[Place]):
             return NULL
         if null.startswith(self._held):
             return None
-        self._place = Place.TEXT
+        self._place = self._text_begins
         return '"'
+
+    def _wrap(self) -> str | None:
+        """Find out what ends a text, which what wraps it does."""
+        assert self._tags.wrap is not None
+        begin, end = self._tags.wrap
+        if begin.startswith(self._held) and self._held != begin:
+            return None
+        if self._held.startswith(begin):
+            self._held, self._after = self._held[len(begin) :], end + self._after
+        self._place = Place.TEXT
+        return ""
 
     def _text(self) -> str | None:
         text, found, rest = self._held.partition(self._after)

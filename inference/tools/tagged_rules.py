@@ -10,7 +10,7 @@ from typing import Any
 from inference.errors import ToolRefused
 from inference.grammar.keywords import LITERALS, may_be, says
 from inference.tools.formats import Marker, Tags, text_of
-from inference.tools.lark import in_regex, symbols
+from inference.tools.lark import in_regex, literal, symbols
 from inference.tools.shapes import Schema, shapes, standing_alone
 from inference.tools.texts import JOINS, OF_TEXTS, Text, Values
 from inference.tools.types import Tool
@@ -99,10 +99,22 @@ class TaggedRules:
         """Yield the rules of a value if they are new; return the symbols of it and what is around it."""
         if self._tags.kinds is not None:
             return (yield from self._told(root, schemas, text, label, documents))
+        if text is not None and self._tags.wrap is not None:
+            return (yield from self._wrapped(text, self._tags.wrap, end, label))
         if text is not None:
             return (yield from self._values.text(text, end, label)) + self._line
         json_value = yield from self._json(root, schemas, label, documents)
         return f"{json_value} {symbols(end)}{self._line}"
+
+    def _wrapped(
+        self, text: Text, wrap: tuple[str, str], end: tuple[Marker, ...], label: str
+    ) -> Generator[str, None, str]:
+        """Do the same for a text that is wrapped unless what it holds allows it to stand as it is."""
+        plain = replace(text, expressions=(*text.expressions, self._tags.bare), may_hold_end=False)
+        within = replace(text, or_null=False, may_hold_end=True)
+        bare = yield from self._values.text(plain, end, label)
+        wrapped = yield from self._values.text(within, (Marker(wrap[1]), *end), label)
+        return f"({bare} | {literal(wrap[0])} {wrapped})"
 
     def _told(
         self,

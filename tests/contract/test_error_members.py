@@ -9,6 +9,7 @@ import pytest
 
 CHAT, RESPONSES, COMPLETIONS = "/v1/chat/completions", "/v1/responses", "/v1/completions"
 GENERATE, INVOCATIONS, VERTEX = "/generate", "/invocations", "/vertex"
+INFER = "/v2/models/any/infer"
 HI = {"model": "any", "messages": [{"role": "user", "content": "Hi"}]}
 INPUT = {"model": "any", "input": "Hi"}
 PROMPT = {"model": "any", "prompt": "Hi"}
@@ -29,6 +30,10 @@ def function(schema: dict[str, Any]) -> dict[str, Any]:
 
 def said(*parts: dict[str, Any]) -> dict[str, Any]:
     return {"role": "user", "content": list(parts)}
+
+
+def tensors(*data: list[Any]) -> dict[str, Any]:
+    return {"inputs": [{"name": "text", "datatype": "BYTES", "data": each} for each in data]}
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -125,6 +130,12 @@ UNUSED = {"tools": [{"type": "function", "name": "f", "parameters": nested(126)}
         (VERTEX, {"instances": [{"inputs": "Hi"}, {**HI, "max_tokens": 0}]}, "instances[1].max_tokens"),
         (VERTEX, {"instances": [{**HI, "tools": [BAD]}]}, "instances[0].tools[0].function.parameters"),
         (VERTEX, {"instances": [{"inputs": 5}]}, "instances[0].inputs"),
+        (INFER, {"inputs": []}, "inputs"),
+        (INFER, tensors([""]), "inputs[0].data[0]"),
+        (INFER, tensors(["Hi"], [["Hi"], ["Hi", ""]]), "inputs[1].data[1][1]"),
+        (INFER, tensors([72, 105], []), "inputs[1].data"),  # the bytes of a text
+        (INFER, {**tensors(["Hi"]), "parameters": {"top_p": 7}}, "parameters.top_p"),
+        (INFER, {**tensors(["Hi"]), "parameters": {"truncate": 0}}, "parameters.truncate"),
     ],
 )
 def test_it_is_told(client: httpx.Client, path: str, body: Any, param: str | None) -> None:

@@ -310,15 +310,6 @@ def test_many_small_chunks_are_no_trailers(bounded: LiveServer) -> None:
     assert answer[:13] in (b"HTTP/1.1 200 ", b"HTTP/1.1 422 ")  # it was read to the end
 
 
-@pytest.mark.parametrize("opening", [b"", CHUNKED], ids=["head", "body"])
-def test_what_is_not_http_is_told_so_in_json(bounded: LiveServer, opening: bytes) -> None:
-    with connected(bounded) as sock:
-        sock.sendall(opening + b"nonsense\r\n\r\n")
-        answer = read_to_end(sock)
-    assert answer.startswith(b"HTTP/1.1 400 ")
-    assert told_in_json(answer) == {"error": "Invalid HTTP request received.", "error_type": "validation"}
-
-
 def test_a_storm_of_clients_that_leave_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """No text ends by itself: what doesn't run any more was aborted."""
     aborted: set[str] = set()

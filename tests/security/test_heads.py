@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.security.raw import connected, read_to_end
-from tests.security.test_connections import told_in_json
+from tests.security.test_connections import CHUNKED, told_in_json
 from tests.support import LiveServer, live_server
 
 HOST = b"host: parley\r\n"
@@ -165,3 +165,26 @@ def answer_to(raw: bytes, server: LiveServer) -> bytes:
     with connected(server) as sock:
         sock.sendall(raw)
         return read_to_end(sock)
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"nonsense\r\n\r\n", "it doesn't begin with a method, as TLS doesn't, which isn't spoken here"),
+        (b"\x16\x03\x01\x02", "it doesn't begin with a method, as TLS doesn't, which isn't spoken here"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "it is HTTP/2, which isn't spoken here"),
+        (b"GET /a b HTTP/1.1\r\n\r\n", "behind a path without spaces HTTP/ is expected"),
+        (CHUNKED + b"nonsense\r\n\r\n", "Invalid character in chunk size"),
+        (CHUNKED.replace(b"\r\n", b"\r\ncontent-length: 3\r\n", 1), "can't be present with"),
+    ],
+)
+def test_what_is_not_http_is_told_so_in_json(server: LiveServer, sent: bytes, reason: str) -> None:
+    with connected(server) as sock:
+        sock.sendall(sent)
+        answer = read_to_end(sock)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    told = told_in_json(answer)
+    assert told["error_type"] == "validation"
+    assert told["error"].startswith("Invalid HTTP request received: ")
+    assert reason in told["error"]
+    assert told["error"].endswith(". Send HTTP/1.1")

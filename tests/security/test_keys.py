@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -142,6 +143,14 @@ def test_named_keys_have_scopes(file: Path) -> None:
         assert post("reader", "/tokenize").status_code == 200
         assert post("reader").status_code == 403
         assert [post(who).status_code for who in ("", "nobody", "alic")] == [401, 401, 401]
+
+
+def test_whose_key_may_not_is_logged(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "parley.access"), asking(api_keys_file=str(file)) as post:
+        for who in ("bob", "nobody"):
+            post(who, "/tokenize")
+    told = {vars(record)["status"]: vars(record).get("key") for record in caplog.records}
+    assert told == {403: "bob", 401: None}
 
 
 def test_the_digest_of_a_key_is_no_key(file: Path) -> None:

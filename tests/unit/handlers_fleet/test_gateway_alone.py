@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from tests.unit.handlers_fleet.local import (
     client_of,
     heard,
     in_front,
+    says,
     streams,
 )
 
@@ -79,12 +81,38 @@ async def test_a_request_that_no_replica_is_found_for_is_told(monkeypatch: pytes
     assert len(fleet.asked) == 1
 
 
-async def test_a_body_that_is_too_long_is_refused_here() -> None:
-    fleet = LocalFleet({"one": answers()})
-    async with client_of(fleet, payload_limit=100, image_payload_limit=100) as client:
-        response = await client.post("/generate", json={"inputs": "x" * 200})
-    assert response.status_code == 413
-    assert fleet.asked == []
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("path", ["/generate", "/tokenize", "/nothing"])
+async def test_a_body_that_is_too_long_is_refused_by_the_limit_of_the_replicas_model(
+    path: str, chunked: bool
+) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield body
+        yield b" " * 1_000
+
+    limits: dict[str, Any] = {
+        "payload_limit": 100,
+        "image_payload_limit": 1_000,
+    }  # and its model sees nothing
+    service = make_service(**limits)
+    app, body, told = create_app(service), json.dumps({"inputs": "x" * 2_000}).encode(), []
+    async with serving(app, service) as direct, client_of(LocalFleet({"one": app}), **limits) as client:
+        for each in (direct, client):
+            content = pieces() if chunked else body
+            told.append(await each.post(path, content=content, headers={"content-type": "application/json"}))
+    own, seen = told
+    assert own.status_code == seen.status_code == (404 if path == "/nothing" else 413)
+    assert path == "/nothing" or "it must have <= 100 bytes." in seen.text
+    assert own.json()["error"] == seen.json()["error"]
+
+
+async def test_a_body_that_is_too_long_is_passed_on_to_no_replica() -> None:
+    fleet = LocalFleet({"one": says(413, "validation")})
+    async with client_of(fleet, payload_limit=100, image_payload_limit=1_000) as client:
+        for size, passed in ((900, True), (2_000, False)):
+            assert (await client.post("/generate", json={"inputs": "x" * size})).status_code == 413
+            received = await fleet.calls[-1]._receive()
+            assert passed is bool(received["body"])
 
 
 async def test_the_metrics_are_those_of_all_and_of_what_none_has_seen(
@@ -93,9 +121,10 @@ async def test_the_metrics_are_those_of_all_and_of_what_none_has_seen(
     text = b"# HELP parley_http_failures x\n# TYPE parley_http_failures counter\nparley_http_failures 1\n"
     fleet = LocalFleet({"one": answers(), "two": answers()}, exposition=text)
     with caplog.at_level(logging.INFO, "parley.access"):
-        async with client_of(fleet, payload_limit=100, image_payload_limit=100) as client:
+        async with client_of(fleet) as client:
             assert (await client.post("/generate", json=GENERATE)).status_code == 200
-            assert (await client.post("/generate", json={"inputs": "x" * 200})).status_code == 413
+            packed = await client.post("/generate", json=GENERATE, headers={"content-encoding": "gzip"})
+            assert packed.status_code == 415
             response = await client.get("/metrics")
     lines = [line for line in response.text.splitlines() if line.startswith("parley_http_failures")]
     assert {'parley_http_failures{replica="one"} 1', 'parley_http_failures{replica="two"} 1'} <= set(lines)
@@ -104,7 +133,7 @@ async def test_the_metrics_are_those_of_all_and_of_what_none_has_seen(
     assert all(name.startswith(("parley_http_", "parley_log_")) for name in own)
     assert response.headers["content-type"] == "text/plain; charset=utf-8"
     told = [(vars(record)["status"], vars(record)["operation"]) for record in caplog.records]
-    assert told == [(413, "generate")]
+    assert told == [(415, "generate")]
 
 
 @pytest.mark.parametrize("path", ["/health", "/readyz", "/v2/models/x/versions/1/ready", "/alive"])
@@ -146,10 +175,10 @@ async def test_a_browser_gets_the_headers_of_one_server(origins: tuple[str, ...]
 
 
 async def test_without_a_key_no_body_is_taken() -> None:
-    service = make_service(api_key="secret")
+    limits: dict[str, Any] = {"api_key": "secret", "payload_limit": 100, "image_payload_limit": 100}
+    service = make_service(**limits)
     app = create_app(service)
     fleet = LocalFleet({"one": app})
-    limits = {"api_key": "secret", "payload_limit": 100, "image_payload_limit": 100}
     async with serving(app, service) as direct, client_of(fleet, **limits) as client:
         for headers in ({}, {"authorization": "Bearer wrong"}):
             refused = await client.post("/generate", json={"inputs": "x" * 200}, headers=headers)
@@ -161,7 +190,7 @@ async def test_without_a_key_no_body_is_taken() -> None:
         large = await client.post("/generate", json={"inputs": "x" * 200}, headers=known)
         assert (await client.post("/generate", json=GENERATE, headers=known)).status_code == 200
     assert large.status_code == 413
-    assert len(fleet.asked) == 1
+    assert len(fleet.asked) == 2
 
 
 @pytest.mark.parametrize(("count", "status"), [(16, 200), (17, 431)])

@@ -31,10 +31,20 @@ def test_a_port_that_another_one_has_bound_and_not_opened_yet_is_told_at_once() 
         bind(*bound.getsockname())
 
 
-def test_a_port_at_which_connections_of_a_predecessor_linger_can_be_had() -> None:
-    with listen("127.0.0.1", 0) as listening:
+@pytest.mark.parametrize("hostname", ["0.0.0.0", "127.0.0.1"])
+def test_a_port_that_a_foreign_process_would_share_is_told_before_it_is_opened(hostname: str) -> None:
+    with socket.socket() as foreign:
+        foreign.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        foreign.bind(("0.0.0.0", 0))
+        with pytest.raises(SettingsError, match="address already in use"):
+            bind(hostname, foreign.getsockname()[1])
+
+
+@pytest.mark.parametrize("hostname", ["0.0.0.0", "127.0.0.1"])
+def test_a_port_at_which_connections_of_a_predecessor_linger_can_be_had(hostname: str) -> None:
+    with listen(hostname, 0) as listening:
         address = listening.getsockname()
-        with socket.create_connection(address, timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", address[1]), timeout=10) as client:
             accepted, _ = listening.accept()
             accepted.close()  # whoever closes first lingers
             assert client.recv(1) == b""

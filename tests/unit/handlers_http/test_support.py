@@ -219,8 +219,13 @@ def test_an_unknown_mark_is_an_error_at_the_start() -> None:
     [
         (("b.c", "a", "b.c"), "a,b.c"),
         (("a,b", "c d", "é\n"), "??,a?b,c?d"),
-        (("x" * 2000,), "..."),
-        (("a", "x" * 2000), "a,..."),
+        (("x" * 100, "y"), "x" * 100 + ",y"),
+        (("x" * 101, "y"), "x" * 97 + "...,y"),
+        (("a", "é" * 5000, "z"), "?" * 97 + "...,a,z"),
+        (
+            tuple(letter * 200 for letter in "abcdefghijkl"),
+            ",".join([*(c * 97 + "..." for c in "abcdefghi"), "..."]),
+        ),
         (tuple(f"n{at:02}" for at in range(20)), ",".join(f"n{at:02}" for at in range(20))),
         (tuple(f"n{at:02}" for at in range(21)), ",".join([*(f"n{at:02}" for at in range(20)), "..."])),
     ],
@@ -235,4 +240,9 @@ def test_the_values_of_two_layers_are_one_list_within_the_bounds() -> None:
     first, second = ([f"{letter}{at:02}" for at in range(15)] for letter in "ab")
     assert merged(["b,a", "c,a"]) == "a,b,c"
     assert merged([",".join(second), ",".join(first)]) == ",".join([*first, *second[:5], "..."])
-    assert merged([header_value(["x" * 2000]), "a"]) == "a,..."
+    assert merged([header_value(["x" * 2000]), "a"]) == "a," + "x" * 97 + "..."
+
+
+def test_of_more_names_than_are_collected_the_rest_is_said() -> None:
+    alike = {"x" * 100 + str(at): 1 for at in range(1_000)}
+    assert header_value(rules(properties()).check({**alike, "y": 1})) == "...".join(("x" * 97, ",", ""))

@@ -129,6 +129,12 @@ TAGGED = {  # of each: one call by its name and arguments, one argument, and wha
         "",
         "<minimax:tool_call>\n{calls}</minimax:tool_call>",
     ),
+    "minicpm": (
+        '<function name="{name}">{arguments}</function>',
+        '<param name="{key}">{value}</param>',
+        "\n",
+        "{calls}",
+    ),
     "minimax_m3": (
         ']<]minimax[>[<invoke name="{name}">{arguments}]<]minimax[>[</invoke>\n',
         "]<]minimax[>[<{key}>{value}]<]minimax[>[</{key}>",
@@ -145,6 +151,7 @@ TAGGED = {  # of each: one call by its name and arguments, one argument, and wha
         for name, frame in (("deepseek_v32", "function_calls"), ("deepseek_v4", "tool_calls"))
     },
 }
+WRAPPED = {"minicpm": re.compile(r"(?s:.*[<&\n].*)")}  # which texts stand in a CDATA section
 TOLD = ("deepseek_v32", "deepseek_v4")  # of these, each value is told to be a text, or to be JSON
 
 
@@ -160,6 +167,8 @@ def tagged(
     def written(function: str, key: str, given: Any) -> str:
         is_text = given is not None and (key in texts or (function, key) in texts)
         value = given if is_text else json.dumps(given, ensure_ascii=False)
+        if is_text and name in WRAPPED and WRAPPED[name].fullmatch(value):
+            value = f"<![CDATA[{value}]]>"
         return argument.format(key=key, kind="true" if is_text else "false", value=value)
 
     made = (
@@ -172,6 +181,11 @@ def tagged(
     return frame.format(calls=between.join(made))
 
 
+def end_of_text(form: str) -> str:
+    """Return what ends a text in tags, and can't stand within it."""
+    return ("]]>" if form in WRAPPED else "") + TAGGED[form][1].partition("{value}")[2]
+
+
 def calls_in_tags(name: str, text: str) -> list[tuple[str, list[tuple[str, str]]]]:
     """Find calls, with names and values of arguments as they stand there, by the first end of each value."""
     call, argument, _, _ = TAGGED[name]
@@ -180,6 +194,8 @@ def calls_in_tags(name: str, text: str) -> list[tuple[str, list[tuple[str, str]]
     shape = re.escape(argument).replace(re.escape("{key}"), "(.*?)", 1).replace(re.escape("{value}"), "(.*?)")
     shape = shape.replace(re.escape("{key}"), r"\1")
     shape = shape.replace(re.escape("{kind}"), "(?:true|false)")
+    if name in WRAPPED:
+        shape = r"(<!\[CDATA\[.*?\]\]>|.*?)".join(shape.rsplit("(.*?)", 1))
     if name == "glm":  # some of these models leave lines out
         shape, tail = shape.removesuffix(r"\n".replace("n", "\n")) + "\n?", "\n?" + tail
     tail = "\n?" + tail if name in TOLD else tail  # as a template writes it behind no arguments
@@ -188,7 +204,7 @@ def calls_in_tags(name: str, text: str) -> list[tuple[str, list[tuple[str, str]]
     while (begun := heads.search(text, at)) is not None:
         at, given = begun.end(), []
         while (one := arguments.match(text, at)) is not None:
-            given.append((one[1], one[2]))
+            given.append((one[1], one[2].removeprefix("<![CDATA[").removesuffix("]]>")))
             at = one.end()
         ended = tails.match(text, at)
         assert ended is not None, text[at:]

@@ -35,6 +35,7 @@ NATIVE = {
     "Laguna-S-": "glm_tight",
     "Spark2.5": "glm_tight",
     "MiniMax-M3": "minimax_m3",
+    "MiniCPM5": "minicpm",
     "tencent-Hy3": "hy3",
     "Apertus-8B": "apertus",
     "GigaChat3.1": "gigachat",

@@ -31,7 +31,7 @@ from tests.unit.inference_tools.answers import (
     whole,
 )
 from tests.unit.inference_tools.grammars import accepts, allowed, compiled, ids_of, parsed, use, walk
-from tests.unit.inference_tools.native import TAGGED, TOLD, calls_in_tags, tagged
+from tests.unit.inference_tools.native import TAGGED, TOLD, calls_in_tags, end_of_text, tagged
 
 FORMS = {
     **{name: plain(name) for name in TAGGED},
@@ -39,6 +39,8 @@ FORMS = {
     "glm_tight with tokens": with_tokens(FORMATS["glm_tight"], {"<tool_call>": 0, "</arg_value>": 1}),
     "deepseek_v32 with tokens": with_tokens(FORMATS["deepseek_v32"], {"｜DSML｜": 0, "<|silent|>": 1}),
     "minimax_m3 with tokens": with_tokens(FORMATS["minimax_m3"], {"]<]minimax[>[": 0, "<|silent|>": 1}),
+    "minicpm with tokens": with_tokens(FORMATS["minicpm"], {"<function": 0, "</param>": 1}),
+    "minicpm with a token": with_tokens(FORMATS["minicpm"], {"<param": 0, "<|silent|>": 1}),
     "hy3 with tokens": with_tokens(
         FORMATS["hy3"], {"<tool_calls:opensource>": 0, "</arg_value:opensource>": 1}
     ),
@@ -181,7 +183,7 @@ def test_lengths_of_texts_and_ends_within_them(
     form: str, words: dict[str, Any], text: str, is_valid: bool
 ) -> None:
     tool = Tool(name="f", parameters={"properties": {"a": STRING | words}, "required": ["a"]})
-    end = TAGGED[form][1].partition("{value}")[2].removesuffix("\n" if form == "glm" else "")
+    end = end_of_text(form).removesuffix("\n" if form == "glm" else "")
     end = end.replace("{key}", "a")
     made = tagged(form, [("f", {"a": text.replace("{end}", end)})], {"a"})
     assert accepts(compiled(call_grammar(plain(form), use(tool))), [made]) == is_valid
@@ -213,7 +215,7 @@ def test_a_line_break_between_calls_may_be_there_or_not(form: str) -> None:
     st.sampled_from(sorted(TAGGED)),
     st.booleans(),
     st.text('a</parmetrg_vlu>=\n"\\ é', max_size=30)
-    | st.sampled_from(["</parameter>", "</arg_value", "\n\n", "null"]),
+    | st.sampled_from(["</parameter>", "</param>", "<![CDATA[", "]]>", "</arg_value", "\n\n", "null"]),
     st.none() | st.text("nul\n<", max_size=3),
     st.lists(st.integers(1, 9), min_size=1, max_size=5),
 )
@@ -221,7 +223,7 @@ def test_an_answer_is_read_the_same_in_whatever_pieces_it_comes(
     form: str, special: bool, text: str, note: str | None, cuts: list[int]
 ) -> None:
     fmt = with_tokens(FORMATS[form], FRAMES | TAGS if special else {})
-    end = TAGGED[fmt.name][1].partition("{value}")[2].rstrip("\n" if fmt.name == "glm" else "")
+    end = end_of_text(fmt.name).rstrip("\n" if fmt.name == "glm" else "")
     end = end.replace("{key}", "text")
     said = FULL | {"text": (text + end).partition(end)[0], "note": note}
     given = events(pieces_of(answer(fmt, said), cuts))

@@ -120,7 +120,8 @@ OWN = {
     *("parley_request_first_token_duration", "parley_request_next_token_duration"),
     *("parley_http_requests", "parley_http_probes", "parley_http_failures", "parley_http_declined"),
     *("parley_http_faults", "parley_http_duration"),
-    *("parley_worker_requests", "parley_worker_in_flight", "parley_worker_generating"),
+    *("parley_worker_requests", "parley_worker_in_flight", "parley_worker_preparing"),
+    "parley_worker_generating",
     "parley_log_dropped_lines",
 }
 

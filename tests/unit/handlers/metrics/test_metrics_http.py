@@ -23,6 +23,8 @@ from inference.frontend.shared import SharedMemory
 from inference.types import Request
 from tests.unit.handlers.metrics.test_metrics import FINISH, MODEL, STEP, families, value
 
+POST = {"method": "POST"}
+
 
 def test_http_requests_count_by_status_and_what_went_wrong() -> None:
     metrics = Metrics()
@@ -142,14 +144,16 @@ def test_what_a_worker_died_with_is_the_servers_fault_and_in_flight_no_more() ->
     first, second, engines = (Metrics(Board.of(memory, 3), row) for row in range(3))
     for worker in (first, second, second):
         asked(worker)
-    second.began({}, Account("id", 0.0))  # a probe
+    second.began({"method": "GET"}, Account("id", 0.0))  # a probe
+    second.began(POST, Account("id", 0.0))  # whose body hasn't come, or that asks for tokens alone
+    assert 1 == value(engines, "parley_worker_preparing", worker="1")
     engines.bury(1)
-    assert 2 == value(engines, "parley_http_requests", status="other")
-    assert 2 == value(engines, "parley_http_faults")
+    assert 3 == value(engines, "parley_http_requests", status="other")
+    assert 3 == value(engines, "parley_http_faults")
     assert 2 == value(engines, "tgi_request_failure", err="incomplete")
-    for name in ("parley_worker_in_flight", "parley_worker_generating"):
-        assert 1 == value(engines, name, worker="0")
-        assert 0 == value(engines, name, worker="1")
+    for name, left in (("in_flight", 1), ("preparing", 0), ("generating", 1)):
+        assert left == value(engines, f"parley_worker_{name}", worker="0")
+        assert 0 == value(engines, f"parley_worker_{name}", worker="1")
 
 
 def asked(metrics: Metrics) -> Account:
@@ -158,7 +162,7 @@ def asked(metrics: Metrics) -> Account:
 
     def answer() -> None:
         open_account(account)
-        metrics.began({}, account)
+        metrics.began(POST, account)
         metrics.count_request()
 
     contextvars.copy_context().run(answer)
@@ -174,6 +178,18 @@ def test_a_request_that_asks_for_generation_is_generating_until_it_has_ended() -
     assert 1 == value(metrics, "parley_worker_generating", worker="0")
     metrics.ended({}, account)
     assert 0 == value(metrics, "parley_worker_generating", worker="0")
+
+
+def test_a_request_with_a_body_is_preparing_until_it_asks_for_generation_or_ends() -> None:
+    metrics, account = Metrics(), Account("id", time.monotonic())
+    metrics.began(POST, account)
+    assert 1 == value(metrics, "parley_worker_preparing", worker="0")
+    metrics.ended(POST, account)
+    assert 0 == value(metrics, "parley_worker_preparing", worker="0")
+    generating = asked(metrics)
+    assert 0 == value(metrics, "parley_worker_preparing", worker="0")
+    metrics.ended(POST, generating)
+    assert 0 == value(metrics, "parley_worker_preparing", worker="0")
 
 
 def test_only_who_hears_of_the_engine_says_that_it_is_up() -> None:
