@@ -16,9 +16,9 @@ from benchmarks.gpu.clock import Clock
 from benchmarks.gpu.kernels import choose_ops, microseconds
 from inference.gpu.expert_ways import ExpertMultiplier, something
 from inference.gpu.experts import DeviceExperts
-from inference.gpu.gates import Gate
 from inference.gpu.linears import Multiplier, graph_seconds
 from inference.gpu.mixtures import ExpertWeight
+from inference.kernels.gating import Gating
 from inference.quantised.bits4 import Bits4, whole_numbers
 from inference.quantised.rounding4 import LEVELS
 
@@ -121,7 +121,7 @@ def _device(
 ) -> DeviceExperts:
     ops = choose_ops(device, deterministic=deterministic)
     made = DeviceExperts(own, ExpertMultiplier(Multiplier(ops)), *weights)
-    made.gate = Gate()
+    made.gate = Gating()
     return made
 
 

@@ -49,7 +49,7 @@ class NativeExperts(nn.Module):
         self._own = (experts,)  # in a tuple: its parameters are gone
         self._dtypes = {name: each.dtype for name, each in expert_weights(experts).items()}
         first, second = self._names = tuple(self._dtypes or expert_codes(experts))
-        self._gating = find_gating(experts, _outputs(experts, first))
+        self._gating = find_gating(experts)
         self.up = _packed(experts, first, pack, self._alternates)
         self.down = _packed(experts, second, pack)
         self._packed: PackedExperts | None = None

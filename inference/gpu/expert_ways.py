@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from inference.gpu.compiling import compile_together
-from inference.gpu.gates import Gate
 from inference.gpu.linears import FEW, MANY, Multiplier, Seconds, fastest
 from inference.gpu.mixtures import ExpertWeight, Routing
 from inference.gpu.ops import ExpertWay, MultiplyExperts
+from inference.kernels.gating import Gating
 
 Form = tuple[int, ...]
 
@@ -27,7 +27,7 @@ class ExpertLinear:
     weight: ExpertWeight
     chosen: int  # experts of each token
     gathers: bool  # tokens; else it is given pairs
-    gate: Gate | None = None  # behind it
+    gate: Gating | None = None  # behind it
 
     def rows(self, routing: Routing) -> Tensor:
         """Return something to be multiplied."""
@@ -47,7 +47,7 @@ class ExpertMultiplier:
         self._late = 0  # ways that there was no time to measure
 
     def __call__(
-        self, x: Tensor, weight: ExpertWeight, routing: Routing, gathers: bool, gate: Gate | None
+        self, x: Tensor, weight: ExpertWeight, routing: Routing, gathers: bool, gate: Gating | None
     ) -> Tensor:
         """Return (pairs, n) in the routing's order, or half of it with a gate, as `Ops` does."""
         way = self._chosen.get((len(routing.index), weight.form)) if self._chosen else None
@@ -127,7 +127,7 @@ def something(weight: ExpertWeight, tokens: int, chosen: int) -> tuple[Tensor, T
 
 def _alike(linears: Several[ExpertLinear]) -> list[list[ExpertLinear]]:
     """Return those of one form together: one after the other is measured, as a step computes them."""
-    alike: dict[tuple[Form, int, bool, Gate | None], list[ExpertLinear]] = {}
+    alike: dict[tuple[Form, int, bool, Gating | None], list[ExpertLinear]] = {}
     for each in linears:
         alike.setdefault((each.weight.form, each.chosen, each.gathers, each.gate), []).append(each)
     return list(alike.values())

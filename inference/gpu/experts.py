@@ -17,10 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from inference.gpu.expert_ways import ExpertLinear, ExpertMultiplier, something
-from inference.gpu.gates import Gate, find_gate
 from inference.gpu.linears import DeviceLinear, SwappedLinear
 from inference.gpu.mixtures import ExpertWeight, Routing
+from inference.gpu.mlps import ACTIVATIONS
 from inference.gpu.swaps import Places, Swapped, swap_modules
+from inference.kernels.gating import Gating
+from inference.models.gates import find_gating
 from inference.models.quantised_experts import expert_codes
 from inference.models.weights import expert_weights
 from inference.quantised.blocks import Blocks
@@ -43,7 +45,7 @@ class DeviceExperts(Swapped):
         self.multiply = multiply
         self.up = up  # with the gate, if there is one, in the model's own order
         self.down = down
-        self.gate: Gate | None = None  # None: it is the model's own code
+        self.gate: Gating | None = None  # None: it is the model's own code
         # Of each token, and how they are said to count: as they were last
         self.chosen, self._scores_in = min(_CHOSEN, up.experts), up.dtype
 
@@ -133,7 +135,9 @@ def _swapped(multiply: ExpertMultiplier, dtype: torch.dtype, module: nn.Module) 
         return None
     experts = DeviceExperts(module, multiply, *found)
     if module.has_gate:
-        experts.gate = find_gate(module, module._apply_gate)
+        gating = find_gating(module)
+        if gating is not None and gating.activation in ACTIVATIONS:
+            experts.gate = gating
     error = _apart(experts)
     if error <= _NEAR.get(dtype, _NEAR_NARROW):
         experts.take_codes()

@@ -15,7 +15,7 @@ from inference.shortage import is_shortage
 
 LOG = logging.getLogger(__name__)
 
-_ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
 _TRIED, _FAR = 64, 64.0  # rows, and how far away others are: some models limit what comes there
 _NEAR, _NEAR_NARROW = {torch.float32: 1e-5}, 2e-2  # as a part of what comes out; narrow: of 16 bits
 
@@ -49,7 +49,7 @@ def _swapped(module: nn.Module) -> SwappedMlp | None:
         return None
     if any(isinstance(each, nn.Linear) for each in module.modules()):  # it does more than that
         return None
-    tried = (SwappedMlp(module, merged.linear, down[0], each) for each in _ACTIVATIONS)
+    tried = (SwappedMlp(module, merged.linear, down[0], each) for each in ACTIVATIONS)
     error, best = min(((_apart(each), each) for each in tried), key=lambda found: found[0])
     return best if error <= _NEAR.get(merged.linear.weight.dtype, _NEAR_NARROW) else None
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from inference.config import EngineConfig
 from inference.errors import ModelUnavailable
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
-from inference.gpu.gates import Gate
 from inference.gpu.mixtures import ExpertWeight, Routing
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
+from inference.kernels.gating import Gating
 from inference.kernels.reference import Attention
 from inference.quantised.blocks import Blocks
 
@@ -23,7 +23,7 @@ Weight: TypeAlias = Tensor | Blocks  # (N, K)
 Multiply = Callable[[Tensor, Weight, Tensor | None], Tensor]  # x (M, K), weight (N, K), bias (N,) to (M, N)
 MultiplyGated = Callable[[Tensor, Weight, Tensor | None, str], Tensor]  # and an activation, to (M, N / 2)
 # x, weight, routing, whether x (tokens, k) is to be gathered (else it is (pairs, k)), a gate. To (pairs, n)
-MultiplyExperts = Callable[[Tensor, ExpertWeight, Routing, bool, Gate | None], Tensor]
+MultiplyExperts = Callable[[Tensor, ExpertWeight, Routing, bool, Gating | None], Tensor]
 _INSTALL = "install it with `pip install triton`"
 _COMPILE = (
     "install a C compiler (gcc) or set CC to one, set TRITON_CACHE_DIR to a directory that can be written "
@@ -124,7 +124,7 @@ class Ops(Protocol):
     def gated(self, gate_up: Tensor, activation: str) -> Tensor:
         """Return activation(gate) * up, (T, I), of (T, 2 * I); "silu", "gelu_tanh" or "gelu"."""
 
-    def gated_by(self, gate_up: Tensor, gate: Gate) -> Tensor:
+    def gated_by(self, gate_up: Tensor, gate: Gating) -> Tensor:
         """Return (T, I) of (T, 2 * I) by a gate that may have limits, and its halves in another order."""
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
@@ -145,7 +145,7 @@ class Ops(Protocol):
         weight: ExpertWeight,
         routing: Routing,
         gathers: bool,
-        gate: Gate | None = None,
+        gate: Gating | None = None,
     ) -> Tensor:
         """Return (pairs, n) in the routing's order; what no expert computes may be anything.
 

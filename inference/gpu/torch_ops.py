@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, linear, silu
+from torch.nn.functional import linear
 
 from inference.gpu import noise, shaping, torch_experts, torch_states
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
-from inference.gpu.gates import Gate
 from inference.gpu.mixtures import ExpertWeight, Routing
 from inference.gpu.ops import ExpertWay, GatedWay, HeadShape, Way, Weight
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
+from inference.kernels.gating import ACTIVATIONS, Gating
 from inference.kernels.reference import Attention, attend_padded
 from inference.kv_cache.blocks import blocks_for
 from inference.quantised.blocks import Blocks
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": silu,
-    "gelu_tanh": partial(gelu, approximate="tanh"),
-    "gelu": gelu,
-}
 
 
 class TorchOps:
@@ -109,11 +102,11 @@ class TorchOps:
     def gated(self, gate_up: Tensor, activation: str) -> Tensor:
         """Return (T, I)."""
         gate, up = gate_up.float().chunk(2, -1)
-        return (_ACTIVATIONS[activation](gate) * up).to(gate_up.dtype)
+        return (ACTIVATIONS[activation](gate) * up).to(gate_up.dtype)
 
-    def gated_by(self, gate_up: Tensor, gate: Gate) -> Tensor:
+    def gated_by(self, gate_up: Tensor, gate: Gating) -> Tensor:
         """Return (T, I)."""
-        return gate.apply(gate_up)
+        return gate(gate_up)
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         """Return (M, N); a weight in few bits is expanded."""
@@ -137,11 +130,11 @@ class TorchOps:
         weight: ExpertWeight,
         routing: Routing,
         gathers: bool,
-        gate: Gate | None = None,
+        gate: Gating | None = None,
     ) -> Tensor:
         """Return (pairs, n), or half of it with a gate, expert by expert."""
         found = torch_experts.multiply(x, weight, routing, gathers)
-        return found if gate is None else gate.apply(found)
+        return found if gate is None else gate(found)
 
     def expert_ways(self, tokens: int, chosen: int, weight: ExpertWeight) -> Iterator[ExpertWay]:
         """Return nothing."""

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
-from inference.gpu.gates import Gate
 from inference.gpu.mixtures import ExpertWeight, Routing
 from inference.gpu.ops import ExpertWay, GatedWay, HeadShape, Way, Weight
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
+from inference.kernels.gating import Gating
 from inference.kernels.gpu import activation as gates
 from inference.kernels.gpu import attention, norm, places, recurrence, rope, sampling, shaping
 from inference.kernels.gpu.convolution import convolve
@@ -126,7 +126,7 @@ class TritonOps:
         """Return (T, I)."""
         return gates.gated(gate_up, activation)
 
-    def gated_by(self, gate_up: Tensor, gate: Gate) -> Tensor:
+    def gated_by(self, gate_up: Tensor, gate: Gating) -> Tensor:
         """Return (T, I)."""
         return gates.gated(gate_up, gate.activation) if gate.is_plain else gates.gated_by(gate_up, gate)
 
@@ -172,7 +172,7 @@ class TritonOps:
         weight: ExpertWeight,
         routing: Routing,
         gathers: bool,
-        gate: Gate | None = None,
+        gate: Gating | None = None,
     ) -> Tensor:
         """Return (pairs, n), or half of it with a gate."""
         tile = fixed_tile(weight)

@@ -31,19 +31,30 @@ class Gating:
     Gates are at most `limit`, ups at both sides, and silu(x) is x * sigmoid(factor * x).
     """
 
-    gates: bool
-    activation: str
+    gates: bool = True
+    activation: str = "silu"
     factor: float = 1.0
     limit: float = math.inf
     offset: float = 0.0
     alternating: bool = False  # a gate and its up are neighbours, and not halves
 
+    @property
+    def is_plain(self) -> bool:
+        """Return whether it is what MLPs have."""
+        return self == Gating(activation=self.activation)
+
     def __call__(self, found: Tensor) -> Tensor:
-        """Return (..., inner) of what the first linear gives (..., n)."""
+        """Return (..., inner) of what the first linear gives (..., n), in its dtype.
+
+        Of 16 bits it is computed in float32, and rounded once.
+        """
+        wide = found.float() if found.dtype.itemsize < 4 else found
         if not self.gates:
-            return self._activate(found)
-        gate, up = self.halves(found)
-        return self._activate(gate.clamp(max=self.limit)) * (up.clamp(-self.limit, self.limit) + self.offset)
+            return self._activate(wide).to(found.dtype)
+        gate, up = self.halves(wide)
+        if self.limit < math.inf:
+            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return (self._activate(gate) * (up + self.offset)).to(found.dtype)
 
     def halves(self, found: Tensor) -> tuple[Tensor, Tensor]:
         """Return gates and ups."""

@@ -3,43 +3,59 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from inference.kernels.gating import ACTIVATIONS, Gating
 
-_ROWS = 4
-_SPREAD = 6.0  # of numbers that are tried: beyond usual limits
-_GREATEST = 1000.0  # of a limit or a factor
+LOG = logging.getLogger(__name__)
+
+_ROWS, _OUTPUTS = 8, 64
+_SCALES = (0.1, 1.0, 10.0, 100.0)  # of what is tried, so that a limit is met
+_NEAR = 1e-5
 
 
-def find_gating(experts: nn.Module, outputs: int) -> Gating | None:
-    """Return what experts whose first linear has so many outputs compute; None: something else."""
+@torch.inference_mode()
+def find_gating(experts: nn.Module) -> Gating | None:
+    """Return what a layer's experts compute between their linears; None: something else.
+
+    Its numbers are looked for among the module's own.
+    """
     own: Any = experts
-    generator = torch.Generator().manual_seed(0)
-    given = torch.randn((_ROWS, outputs), generator=generator) * _SPREAD
-    with torch.inference_mode():
-        expected = own._apply_gate(given) if own.has_gate else own.act_fn(given)
-        for each in _candidates(own):
-            found = each(given)
-            if found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-5, atol=1e-5):
-                return each
+    try:
+        apply = own._apply_gate if own.has_gate else own.act_fn
+        tried = [_rows(scale) for scale in _SCALES]
+        expected = [apply(rows).float() for rows in tried]
+    except Exception as error:  # any model's code may want to be given something else
+        LOG.debug("The gate of `%s` can't be tried: %s", type(own).__name__, error)
+        return None
+    for each in _candidates(own):
+        if all(_is_near(each(rows), found) for rows, found in zip(tried, expected, strict=True)):
+            return each
     return None
 
 
+def _rows(scale: float) -> Tensor:
+    return torch.randn(_ROWS, _OUTPUTS, generator=torch.Generator().manual_seed(0)) * scale
+
+
+def _is_near(found: Tensor, expected: Tensor) -> bool:
+    return found.shape == expected.shape and bool((found - expected).norm() <= _NEAR * expected.norm())
+
+
 def _candidates(experts: Any) -> Iterator[Gating]:
+    """Yield the plain ones first, then all that a module's own numbers allow."""
     if not experts.has_gate:
         yield from (Gating(gates=False, activation=name) for name in ACTIVATIONS)
         return
-    numbers = {float(each) for each in vars(experts).values() if type(each) in (int, float)}
-    numbers = {each for each in numbers if 0 < each <= _GREATEST}
-    limits, factors = [math.inf, *numbers], [1.0, *(numbers - {1.0})]
-    for limit, offset, alternating in itertools.product(limits, (0.0, 1.0), (False, True)):
-        form = partial(Gating, gates=True, limit=limit, offset=offset, alternating=alternating)
+    numbers = [float(each) for each in vars(experts).values() if type(each) in (int, float) and each > 0]
+    for limit, offset, alternating in itertools.product((math.inf, *numbers), (0.0, 1.0), (False, True)):
+        form = partial(Gating, limit=limit, offset=offset, alternating=alternating)
         yield from (form(activation=name) for name in ACTIVATIONS)
-        yield from (form(activation="silu", factor=factor) for factor in factors if factor != 1)
+        yield from (form(factor=factor) for factor in numbers if factor != 1)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inference.gpu.gates import Gate
+from inference.kernels.gating import Gating
 from inference.kernels.gpu.launching import launch
 from inference.kernels.gpu.overlap import await_earlier
 
@@ -44,7 +44,7 @@ def gated(gate_up: Tensor, activation: str, *, out: Tensor | None = None) -> Ten
     return result
 
 
-def gated_by(gate_up: Tensor, gate: Gate) -> Tensor:
+def gated_by(gate_up: Tensor, gate: Gating) -> Tensor:
     """Return (T, I) of gate_up (T, 2 * I), by a gate that may have limits and another order."""
     rows, inner = gate_up.shape[0], gate_up.shape[1] // 2
     result = gate_up.new_empty(rows, inner)
@@ -53,8 +53,8 @@ def gated_by(gate_up: Tensor, gate: Gate) -> Tensor:
     if rows:
         launch(
             _gate_within, (rows, triton.cdiv(inner, _BLOCK)),
-            gate_up, result, gate_up.stride(0), inner, gate.limit, gate.slope, gate.shift,
-            ACTIVATION=ACTIVATIONS[gate.activation], INTERLEAVED=gate.interleaved, SLOPED=gate.slope != 1.0,
+            gate_up, result, gate_up.stride(0), inner, gate.limit, gate.factor, gate.offset,
+            ACTIVATION=ACTIVATIONS[gate.activation], INTERLEAVED=gate.alternating, SLOPED=gate.factor != 1.0,
             BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
     return result

@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inference.gpu.gates import Gate
 from inference.gpu.mixtures import ExpertWeight, Routing
+from inference.kernels.gating import Gating
 from inference.kernels.gpu.activation import ACTIVATIONS, gate_within, gated_by
 from inference.kernels.gpu.expert_tiles import ExpertTile, find_pair, find_tile, tiles_at_most
 from inference.kernels.gpu.interpreter import interpreted
@@ -32,7 +32,7 @@ def expert_linear(
     weight: ExpertWeight,
     routing: Routing,
     gathers: bool,
-    gate: Gate | None = None,
+    gate: Gating | None = None,
     *,
     tile: ExpertTile,
 ) -> Tensor:
@@ -65,7 +65,7 @@ def _multiply(
     routing: Routing,
     out: Tensor,
     tile: ExpertTile,
-    gate: Gate | None,
+    gate: Gating | None,
     *,
     divides: int,
 ) -> None:
@@ -76,16 +76,16 @@ def _multiply(
         outputs = max(outputs // 2, 1 if single else _LEAST_OUTPUTS)
     across = triton.cdiv(out.shape[1], outputs)
     order, begins = routing.order, routing.begins
-    how = gate or Gate()
+    how = gate or Gating()
     launch(
         _expert_pair if single else _expert_tile,
         (across, routing.pairs) if single else (across * tiles_at_most(routing, tile.rows),),
         x, numbers, out if bias is None else bias, out, routing.index,
         routing.index if order is None else order, routing.index if begins is None else begins,
         x.stride(0), *numbers.stride(), out.shape[1], weight.inputs, weight.experts,
-        how.limit, how.slope, how.shift,
-        GATED=0 if gate is None else 2 if gate.interleaved else 1, ACTIVATION=ACTIVATIONS[how.activation],
-        SLOPED=how.slope != 1.0, DIVIDES=divides, SORTED=order is not None,
+        how.limit, how.factor, how.offset,
+        GATED=0 if gate is None else 2 if gate.alternating else 1, ACTIVATION=ACTIVATIONS[how.activation],
+        SLOPED=how.factor != 1.0, DIVIDES=divides, SORTED=order is not None,
         EXPERTS=int(triton.next_power_of_2(weight.experts)),
         ROWS=tile.rows, OUTPUTS=outputs, INNER=tile.inner, STAGES=tile.stages, BIAS=bias is not None,
         WHOLE=weight.inputs % tile.inner == 0, WIDEN=interpreted(),

@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 
 from inference.gpu.expert_ways import ExpertLinear, ExpertMultiplier, something  # noqa: E402
-from inference.gpu.gates import Gate  # noqa: E402
 from inference.gpu.linears import Multiplier  # noqa: E402
 from inference.gpu.mixtures import ExpertWeight, Routing  # noqa: E402
 from inference.gpu.ops import ExpertWay, MultiplyExperts  # noqa: E402
 from inference.gpu.torch_ops import TorchOps  # noqa: E402
+from inference.kernels.gating import Gating  # noqa: E402
 
 
 class Ways(TorchOps):
@@ -34,14 +34,14 @@ class Ways(TorchOps):
         weight: ExpertWeight,
         routing: Routing,
         gathers: bool,
-        gate: Gate | None = None,
+        gate: Gating | None = None,
     ) -> Tensor:
         self.called.append(("own", len(routing.index)))
         return super().expert_linear(x, weight, routing, gathers, gate)
 
     def _way(self, name: str, times: float) -> MultiplyExperts:
         def multiply(
-            x: Tensor, weight: ExpertWeight, routing: Routing, gathers: bool, gate: Gate | None
+            x: Tensor, weight: ExpertWeight, routing: Routing, gathers: bool, gate: Gating | None
         ) -> Tensor:
             self.called.append((name, len(routing.index)))
             return TorchOps.expert_linear(self, x, weight, routing, gathers, gate) * times

@@ -14,18 +14,18 @@ from torch import dtype as Dtype  # noqa: E402
 from codegen.toys import toy_model  # noqa: E402
 from inference.gpu.expert_ways import ExpertMultiplier, something  # noqa: E402
 from inference.gpu.experts import DeviceExperts, packed_experts, swap_experts  # noqa: E402
-from inference.gpu.gates import Gate  # noqa: E402
 from inference.gpu.linears import Multiplier  # noqa: E402
 from inference.gpu.mixtures import ExpertWeight  # noqa: E402
 from inference.gpu.ops import Ops, torch_ops, triton_ops  # noqa: E402
 from inference.gpu.swaps import put_modules_back  # noqa: E402
+from inference.kernels.gating import Gating  # noqa: E402
 from inference.models.quantised_experts import expert_codes, keep_expert_codes  # noqa: E402
 from inference.models.weights import expert_weights  # noqa: E402
 from inference.quantised.codes import Codes  # noqa: E402
 from inference.quantised.rounding4 import round_rows  # noqa: E402
 from tests.unit.inference.gpu.device_models import DEVICE, device_ops  # noqa: E402
 
-SILU, OF_GPT_OSS = Gate(), Gate(interleaved=True, limit=7.0, slope=1.702, shift=1.0)
+SILU, OF_GPT_OSS = Gating(), Gating(alternating=True, limit=7.0, factor=1.702, offset=1.0)
 FAMILIES = {  # of the toys; None: the gate is the model's own
     "qwen3_moe": SILU, "mixtral": SILU, "olmoe": SILU, "gpt_oss": OF_GPT_OSS, "granitemoe": SILU,
     "glm4_moe": SILU, "deepseek_v3": SILU, "aria_text": SILU, "nemotron_h": None, "qwen3_next": SILU,

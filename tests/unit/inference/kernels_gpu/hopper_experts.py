@@ -11,8 +11,8 @@ from tests.unit.inference.kernels_gpu import hopper  # noqa: F401  # isort: skip
 
 import torch
 
-from inference.gpu.gates import Gate
 from inference.gpu.mixtures import ExpertWeight, Routing
+from inference.kernels.gating import Gating
 from inference.kernels.gpu.activation import gated_by
 from inference.kernels.gpu.expert_linear import expert_linear
 from inference.kernels.gpu.expert_tiles import expert_tiles, fixed_tile
@@ -31,7 +31,7 @@ def assign(experts: int, chosen: int, scores: torch.dtype) -> None:
     found = torch.empty(3 * chosen, 2048, dtype=BF16)
     combine(found, routing, torch.empty(3, chosen, dtype=scores))
     combine(found, Routing(routing.index[:1], experts), torch.empty(1, chosen, dtype=scores))
-    gated_by(found, Gate(interleaved=True, limit=7.0, slope=1.702, shift=1.0))
+    gated_by(found, Gating(alternating=True, limit=7.0, factor=1.702, offset=1.0))
 
 
 def multiply(
@@ -72,7 +72,7 @@ def _launch(tokens: int, chosen: int, weight: ExpertWeight, dtype: torch.dtype) 
     x, rows = (torch.empty(count, weight.inputs, dtype=dtype) for count in (tokens, routing.pairs))
     for tile in [*tiles, *([] if tokens == 1 else [fixed_tile(weight)])]:
         expert_linear(x, weight, routing, True, tile=tile)
-    gate = Gate() if weight.bias is None else Gate(interleaved=True, limit=7.0, slope=1.702, shift=1.0)
+    gate = Gating() if weight.bias is None else Gating(alternating=True, limit=7.0, factor=1.702, offset=1.0)
     expert_linear(x, weight, routing, True, gate, tile=tiles[0])
     expert_linear(rows, weight, routing, False, tile=tiles[0])
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from inference.gpu import torch_experts
-from inference.gpu.gates import Gate
 from inference.gpu.mixtures import ExpertWeight, Routing
+from inference.kernels.gating import Gating
 from inference.kernels.gpu.expert_linear import expert_linear
 from inference.kernels.gpu.expert_tiles import (
     ExpertTile,
@@ -192,11 +192,16 @@ def test_every_tile_gives_the_same_products(form: str, rows: int, inner: int) ->
     DTYPES,
     st.booleans(),
     st.sampled_from(
-        [Gate(), Gate("gelu"), Gate(interleaved=True, limit=7.0, slope=1.702, shift=1.0), Gate(limit=5.0)]
+        [
+            Gating(),
+            Gating(activation="gelu"),
+            Gating(alternating=True, limit=7.0, factor=1.702, offset=1.0),
+            Gating(limit=5.0),
+        ]
     ),
 )
 def test_a_gate_behind_them_is_computed_with_them(
-    form: str, tokens: int, half: int, inner: int, dtype: torch.dtype, biased: bool, gate: Gate
+    form: str, tokens: int, half: int, inner: int, dtype: torch.dtype, biased: bool, gate: Gating
 ) -> None:
     weight = make(form, 4, 2 * half, inner, dtype, biased=biased)
     x, routing = random(tokens, inner, dtype=dtype), route(choices(tokens, 2, 4), 4)
@@ -211,7 +216,7 @@ def test_a_gate_behind_them_is_computed_with_them(
         exact = torch_experts.multiply(x.float(), wide, torch_experts.route(routing.index, 4), True)
         places = torch_experts.route(routing.index, 4).places
         assert places is not None
-        expected = gate.apply(exact[places.long()])
+        expected = gate(exact[places.long()])
         near = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}[dtype]
         assert (found.float() - expected).norm() <= near * expected.norm() + near
 

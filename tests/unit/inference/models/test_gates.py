@@ -3,74 +3,99 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
+from torch.nn.functional import gelu, relu, silu  # noqa: E402
 
 from codegen.toys import toy_model  # noqa: E402
 from inference.kernels.gating import Gating  # noqa: E402
 from inference.models.gates import find_gating  # noqa: E402
 from inference.models.weights import expert_weights  # noqa: E402
 
-INNER = 24
-SILU = Gating(gates=True, activation="silu")
+GPT_OSS = Gating(factor=1.702, limit=7.0, offset=1.0, alternating=True)
+Apply = Callable[[Tensor], Tensor]
 
 
 class Experts(nn.Module):
-    """What is asked of a mixture's experts; `cut`: at what gates and ups are cut."""
+    """What is asked of a mixture's experts."""
 
-    has_gate = True
-    act_fn: Gating
-
-    def __init__(self, form: Gating, factor_is: float = 1.702, cut: float = 7.0) -> None:
+    def __init__(self, apply: Apply, numbers: dict[str, float], *, has_gate: bool = True) -> None:
         super().__init__()
-        self.form, self.alpha, self.limit = form, factor_is, cut
+        self.has_gate, self.act_fn, self._apply_gate = has_gate, apply, apply
+        for name, number in numbers.items():
+            setattr(self, name, number)
 
-    def _apply_gate(self, found: Tensor) -> Tensor:
-        return self.form(found)
+
+def halves(activate: Apply, limit: float | None = None) -> Apply:
+    def apply(x: Tensor) -> Tensor:
+        gate, up = x.chunk(2, -1)
+        if limit is not None:
+            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        return activate(gate) * up
+
+    return apply
+
+
+def neighbours(x: Tensor) -> Tensor:
+    gate, up = x[..., ::2].clamp(max=7.0), x[..., 1::2].clamp(-7.0, 7.0)
+    return (up + 1) * gate * torch.sigmoid(gate * 1.702)
 
 
 @pytest.mark.parametrize(
     ("family", "expected"),
     [
-        ("qwen3_moe", SILU),
-        ("mixtral", SILU),
-        (
-            "gpt_oss",
-            Gating(gates=True, activation="silu", factor=1.702, limit=7.0, offset=1.0, alternating=True),
-        ),
+        ("qwen3_moe", Gating()),
+        ("mixtral", Gating()),
+        ("gpt_oss", GPT_OSS),
         ("nemotron_h", Gating(gates=False, activation="squared_relu")),
     ],
 )
 def test_families_are_known(family: str, expected: Gating) -> None:
     own = next(each for each in toy_model(family).modules() if expert_weights(each))
-    weights = next(iter(expert_weights(own).values()))
-    assert find_gating(own, weights.shape[2 if own.is_transposed else 1]) == expected
+    assert find_gating(own) == expected
+
+
+@pytest.mark.parametrize(
+    ("apply", "numbers", "expected"),
+    [
+        (halves(silu), {"limit": 7.0}, Gating()),
+        (halves(gelu), {}, Gating(activation="gelu")),
+        (halves(silu, 12.0), {"count": 8, "bound": 12.0}, Gating(limit=12.0)),
+        (neighbours, {"b": 7.0, "a": 1.702}, GPT_OSS),
+        (neighbours, {"b": 7.0}, None),  # a number of it is nowhere
+        (halves(silu, 12.0), {}, None),
+        (halves(relu), {}, None),
+        (lambda x: x, {}, None),
+    ],
+)
+def test_a_gate_is_what_gives_the_same_with_the_modules_own_numbers(
+    apply: Apply, numbers: dict[str, float], expected: Gating | None
+) -> None:
+    assert find_gating(Experts(apply, numbers)) == expected
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "squared_relu"])
+@pytest.mark.parametrize("gates", [False, True])
+def test_activations_are_told_apart(gates: bool, activation: str) -> None:
+    form = Gating(gates=gates, activation=activation)
+    assert find_gating(Experts(form, {}, has_gate=gates)) == form
 
 
 @pytest.mark.parametrize("alternating", [False, True])
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 @pytest.mark.parametrize(("factor", "limit"), [(1.0, math.inf), (1.702, 7.0), (1.0, 7.0), (1.702, math.inf)])
 def test_forms_are_told_apart(factor: float, limit: float, offset: float, alternating: bool) -> None:
-    form = Gating(
-        gates=True, activation="silu", factor=factor, limit=limit, offset=offset, alternating=alternating
-    )
-    assert find_gating(Experts(form), 2 * INNER) == form
+    form = Gating(factor=factor, limit=limit, offset=offset, alternating=alternating)
+    assert find_gating(Experts(form, {"alpha": 1.702, "limit": 7.0})) == form
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "squared_relu"])
-@pytest.mark.parametrize("gates", [False, True])
-def test_activations_are_told_apart(gates: bool, activation: str) -> None:
-    form = Gating(gates=gates, activation=activation)
-    own = Experts(form)
-    own.has_gate, own.act_fn = gates, form
-    assert find_gating(own, 2 * INNER) == form
+def test_what_cannot_be_tried_is_left_alone() -> None:
+    def fails(x: Tensor) -> Tensor:
+        raise ValueError("it wants something else")
 
-
-def test_another_form_is_unknown() -> None:
-    own = Experts(SILU)
-    own.form = lambda found: found.chunk(2, -1)[0].tanh()  # type: ignore[assignment]
-    assert find_gating(own, 2 * INNER) is None
+    assert find_gating(Experts(fails, {})) is None
