@@ -120,7 +120,7 @@ class _NativeClimb(Climb):
                 library,
                 packs_of(self.options, library),
                 self.proof.prompts[0],
-                self.options.max_total_tokens,
+                max(self.options.max_total_tokens, len(self.proof.prompts[0])),
             )
         except OtherShape as difference:
             self.reasons.append(f"its layers can't be fused: {difference}")

@@ -133,3 +133,13 @@ def test_linear_scaling_extends_it_for_who_asks(tmp_path: Path) -> None:
     session = Session(config(tmp_path, max_total_tokens=250))
     assert said(session, LONG, SHORT, tokens=40) == own(model, LONG, SHORT, tokens=40)
     session.close()
+
+
+@pytest.mark.parametrize("tokens", [2, 3, 4])
+def test_texts_shorter_than_what_levels_are_proved_on_are_served_at_the_same_level(
+    tokens: int, tmp_path: Path
+) -> None:
+    save_model("llama", tmp_path)
+    session = Session(config(tmp_path, max_total_tokens=tokens))
+    assert session.level == best("fused", "paged+merged")
+    session.close()
