@@ -35,19 +35,33 @@ class MixtureSwap:
 class NativeExperts(nn.Module):
     """All experts of a layer, in one call of the C extension where it knows how they are gated."""
 
-    def __init__(self, experts: nn.Module, pack: NativePack, memory: ExpertsMemory) -> None:
+    def __init__(
+        self, experts: nn.Module, pack: NativePack, memory: ExpertsMemory, *, frees: bool = True
+    ) -> None:
+        """`frees`: each weight as it is packed, or only when `free` is called."""
         super().__init__()
         self._own = (experts,)  # in a tuple: its parameters are gone
         weights = expert_weights(experts)
         self._dtypes = {name: each.dtype for name, each in weights.items()}
         first, second = weights
         self._gating = find_gating(experts, _outputs(experts, weights[first]))
-        self.up = _packed(experts, first, pack, self._alternates)
-        self.down = _packed(experts, second, pack)
+        self.up = _packed(experts, first, pack, self._alternates, frees=frees)
+        self.down = _packed(experts, second, pack, frees=frees)
         self._packed: PackedExperts | None = None
         if self._gating is not None and not getattr(experts, "has_post_expert_norm", False):
             up, down = ([each.packed for each in linears] for linears in (self.up, self.down))
             self._packed = PackedExperts(memory, up, down, self._gating)
+
+    @property
+    def packed(self) -> PackedExperts:
+        """Return them as C computes them, which knows how they are gated."""
+        assert self._packed is not None, "it was found out"
+        return self._packed
+
+    def free(self) -> None:
+        """Free the weights that the model's own module still has."""
+        for name in self._dtypes:
+            self._own[0]._parameters.pop(name, None)
 
     @property
     def _alternates(self) -> bool:
@@ -167,9 +181,12 @@ def _pack_experts(model: nn.Module, pack: NativePack, memory: ExpertsMemory) -> 
             yield MixtureSwap((*native.up, *native.down), undo)
 
 
-def _packed(experts: nn.Module, name: str, pack: NativePack, alternating: bool = False) -> list[NativeLinear]:
-    """Return each expert's linear, and free their weights; `alternating`: gates and ups become halves."""
-    weights = experts._parameters.pop(name)  # as they are, not as the model's code reads them
+def _packed(
+    experts: nn.Module, name: str, pack: NativePack, alternating: bool = False, *, frees: bool
+) -> list[NativeLinear]:
+    """Return each expert's linear, and maybe free their weights; `alternating`: gates and ups become halves."""
+    own = experts._parameters  # as they are, not as the model's code reads them
+    weights = own.pop(name) if frees else own[name]
     assert weights is not None, "they were found"
     biases = experts.get_parameter(f"{name}_bias").detach() if experts.has_bias else [None] * len(weights)
     turned = weights.detach().transpose(1, 2) if experts.is_transposed else weights.detach()

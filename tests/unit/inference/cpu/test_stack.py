@@ -38,9 +38,9 @@ def library() -> Library:
 
 def fuse(model: PreTrainedModel, library: Library, kind: WeightKind | None = None) -> FusedModel:
     exact = native_pack(library, None, narrow=True, round_inputs=False)
-    packs = Packs(exact, None)
+    packs = Packs(exact, None, exact)
     if kind is not None:
-        packs = Packs(native_pack(library, kind, narrow=True, round_inputs=False), exact)
+        packs = Packs(native_pack(library, kind, narrow=True, round_inputs=False), exact, exact)
     probed = use_paged_attention(model)
     try:
         return fuse_model(model, probed, library, packs, proof_prompts(model)[0], 256)
