@@ -150,7 +150,10 @@ def read_layer(
     qkv, out = _linears(attention, _QKV), _linears(attention, _OUT)
     gate_up, down = (None, None) if mlp is None else gated_mlp(mlp)
     norms = _norms(layer, attention, block)
-    _refuse_others(layer, block if mixture else None, [qkv, out, gate_up, down])
+    known = [] if mixture is None else list(block.modules())  # who read it knows them
+    if _has_sinks_alone(attention, probed.how.sinks):
+        known.append(attention)
+    _refuse_others(layer, known, [qkv, out, gate_up, down])
     shape = probed.shape
     if probed.how.slopes is not None:
         raise OtherShape("its scores depend on distance")
@@ -268,10 +271,16 @@ def _activation(mlp: nn.Module) -> str:
     raise OtherShape(f"the activation of `{type(mlp).__name__}` is none of {', '.join(_ACTIVATIONS)}")
 
 
-def _refuse_others(layer: nn.Module, mixture: nn.Module | None, linears: list[Linears | None]) -> None:
+def _has_sinks_alone(attention: nn.Module, sinks: Tensor | None) -> bool:
+    """Return whether an attention module's own parameters are the sinks that it was seen to attend with."""
+    own = list(attention.parameters(recurse=False))
+    return sinks is not None and len(own) == 1 and torch.equal(own[0].flatten().float(), sinks.flatten().float())
+
+
+def _refuse_others(layer: nn.Module, modules: list[nn.Module], linears: list[Linears | None]) -> None:
     """Raise OtherShape if the layer has parameters that no part of it accounts for."""
     known = {id(each.parent.get_submodule(name)) for each in linears if each for name in each.names}
-    known |= {id(each) for each in mixture.modules()} if mixture is not None else set()  # who read it knows
+    known |= {id(each) for each in modules}
     for name, module in layer.named_modules():
         if id(module) in known or name.endswith("norm"):
             continue
