@@ -121,8 +121,9 @@ static void lay_out_mixing(Stack *stack, int64_t rows, char **next) {
 /* Have memory for experts, whose sizes depend on what this CPU multiplies by. */
 static int reserve_experts(Stack *stack, const StackCall *call) {
     Mixing *m = &stack->mixing;
+    const int known = m->sizes.count > 0;
     if (!m->chosen) return 0;
-    for (int64_t i = 0; !m->sizes.count && i < stack->count; i++) {
+    for (int64_t i = 0; !known && i < stack->count; i++) {
         const Mixture *mixture = stack->layers[i].mixture;
         if (mixture) experts_include(call->library, mixture->experts, &m->sizes);
     }
