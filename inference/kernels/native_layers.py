@@ -118,9 +118,7 @@ class NativeStack:
         self._rotaries = 1 + max((layer.rotary for layer in layers if layer.rotary is not None), default=-1)
         self._functions = _declare(library.functions)
         self._sizes = [
-            (0, 0) if linear is None else (linear.n, linear.k)
-            for layer in layers
-            for linear in layer.linears
+            (0, 0) if linear is None else (linear.n, linear.k) for layer in layers for linear in layer.linears
         ]
         self._adapters = NativeAdapters([], len(self._sizes))
         self._fault: BaseException | None = None  # that what adds shares up has raised

@@ -107,7 +107,10 @@ class MixtureParts:
         joined = torch.cat([self.router.float(), weight.float()])
         if self.bias is None and bias is None:
             return joined, None
-        biases = [weight.new_zeros(n) if each is None else each for each, n in ((self.bias, len(self.router)), (bias, 1))]
+        biases = [
+            weight.new_zeros(n) if each is None else each
+            for each, n in ((self.bias, len(self.router)), (bias, 1))
+        ]
         return joined, torch.cat([each.float() for each in biases])
 
 
@@ -274,7 +277,9 @@ def _activation(mlp: nn.Module) -> str:
 def _has_sinks_alone(attention: nn.Module, sinks: Tensor | None) -> bool:
     """Return whether an attention module's own parameters are the sinks that it was seen to attend with."""
     own = list(attention.parameters(recurse=False))
-    return sinks is not None and len(own) == 1 and torch.equal(own[0].flatten().float(), sinks.flatten().float())
+    return (
+        sinks is not None and len(own) == 1 and torch.equal(own[0].flatten().float(), sinks.flatten().float())
+    )
 
 
 def _refuse_others(layer: nn.Module, modules: list[nn.Module], linears: list[Linears | None]) -> None:

@@ -88,7 +88,12 @@ class Adapters:
 
 def fixed_linears(model: nn.Module, layers: Sequence[LayerParts]) -> frozenset[str]:
     """Return the linears of layers of Llama's shape to which nothing can be added: those that choose experts."""
-    known = {id(each.parent.get_submodule(name)) for parts in layers for each in parts.linears for name in each.names}
+    known = {
+        id(each.parent.get_submodule(name))
+        for parts in layers
+        for each in parts.linears
+        for name in each.names
+    }
     blocks = {id(parts.mixture.block) for parts in layers if parts.mixture is not None}
     found = []
     for path, module in model.named_modules():

@@ -221,9 +221,7 @@ def _sure(choosing: Choosing, router: _Router, logits: Tensor) -> Tensor:
     return sure
 
 
-def _gate(
-    outside: list[nn.Module], shared: nn.Module | None, seen: _Seen, rows: Tensor
-) -> nn.Module | None:
+def _gate(outside: list[nn.Module], shared: nn.Module | None, seen: _Seen, rows: Tensor) -> nn.Module | None:
     """Return the linear whose sigmoid what is shared is multiplied by; None: there is none."""
     if shared is None:
         if seen.beside.any():

@@ -101,20 +101,29 @@ MIXTURES = {
     ),
     "DeepSeek": (  # whose first layer has no experts, and an MLP of another size
         SHAPE,
-        [layers(SHAPE)[0], with_mixture(layers(SHAPE)[1], random_mixture(48, GROUPS, corrects=True), inner=40)],
+        [
+            layers(SHAPE)[0],
+            with_mixture(layers(SHAPE)[1], random_mixture(48, GROUPS, corrects=True), inner=40),
+        ],
     ),
     "Qwen 2 MoE": (
         SHAPE,
         [
-            with_mixture(each, random_mixture(48, replace(TWO, normalises=False), gated=True, seed=i), inner=64)
+            with_mixture(
+                each, random_mixture(48, replace(TWO, normalises=False), gated=True, seed=i), inner=64
+            )
             for i, each in enumerate(layers(SHAPE, NORMS))
         ],
     ),
     "odd mixtures": (
         ODD,
         [
-            with_mixture(layers(ODD)[0], random_mixture(50, TWO, count=5, inner=21, gating=GPT_OSS, bias=True)),
-            with_mixture(layers(ODD)[1], random_mixture(50, GROUPS, count=12, inner=64, gated=True), inner=75),
+            with_mixture(
+                layers(ODD)[0], random_mixture(50, TWO, count=5, inner=21, gating=GPT_OSS, bias=True)
+            ),
+            with_mixture(
+                layers(ODD)[1], random_mixture(50, GROUPS, count=12, inner=64, gated=True), inner=75
+            ),
         ],
     ),
 }
