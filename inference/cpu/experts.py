@@ -184,7 +184,7 @@ def _pack_experts(model: nn.Module, pack: NativePack, memory: ExpertsMemory) -> 
 def _packed(
     experts: nn.Module, name: str, pack: NativePack, alternating: bool = False, *, frees: bool
 ) -> list[NativeLinear]:
-    """Return each expert's linear, and maybe free their weights; `alternating`: gates and ups become halves."""
+    """Return each expert's linear, `alternating` gates and ups in halves, and free their weights or not."""
     own = experts._parameters  # as they are, not as the model's code reads them
     weights = own.pop(name) if frees else own[name]
     assert weights is not None, "they were found"

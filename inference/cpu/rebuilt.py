@@ -22,9 +22,9 @@ from inference.models.layers import LayerParts, Linears, MixtureParts, OtherShap
 from inference.models.linears import NativeLinear, NativePack, drop_weight, make_linear
 from inference.models.paged import Probed
 from inference.models.quantised import codes_of, make_quantised
-from inference.models.rotary import spread_pairs
+from inference.models.rotary import RopeTable, double, spread_pairs
 from inference.models.share import LayerShare
-from inference.models.trace import LayerTrace, Rope
+from inference.models.trace import LayerTrace, Pair, Rope
 
 if TYPE_CHECKING:
     from inference.shards.group import Group
@@ -83,7 +83,7 @@ class Layer:
     probed: Probed
     packed: Packed | None  # None: not yet
     shape: StackShape
-    rope: tuple[Rope, bool] | None  # and whether its tables are to be spread; None: nothing is rotated
+    rope: tuple[Rope, str] | None  # and how heads are rotated by it; None: they aren't
     share: LayerShare | None = None  # None: it is whole
 
     def weights(self, cache: NativeCacheLayer, rotary: int | None) -> LayerWeights:
@@ -200,7 +200,8 @@ class Builder:
         return Packed(linears, Mixture(mixture, self._packs.routers(*mixture.routing()), experts))
 
     def _layer(self, packed: Packed | None, variant: Variant) -> Layer:
-        parts, shape, tables = self._parts, self._probed.shape, self._trace.tables
+        parts, shape, rotation = self._parts, self._probed.shape, variant.rotation
+        tables = None if self._trace.tables is None else arranged(self._trace.tables, rotation)
         stack_shape = StackShape(
             hidden=self._trace.given.shape[1],
             heads=parts.heads,
@@ -210,18 +211,20 @@ class Builder:
             rotary_dim=tables[0].shape[1] if tables is not None else None,
             eps=parts.norms.eps,
             activation=cast(Activation, parts.activation),
-            interleaved=variant.rotation.startswith("neighbours"),
+            interleaved=rotation.startswith("neighbours"),
             scaling=self._probed.how.scaling,
             softcap=self._probed.how.softcap,
             residual=variant.residual,
         )
-        rope, spread = self._trace.rope, variant.rotation.endswith("spread")
-        rotated = None if variant.rotation == "none" or rope is None else (rope, spread)
+        rope = self._trace.rope
+        rotated = None if rotation == "none" or rope is None else (rope, rotation)
         return Layer(parts, self._probed, packed, stack_shape, rotated)
 
     def _reproduces(self, layer: Layer) -> bool:
         """Return whether the layer makes of its trace's input what the model's own layer did."""
-        trace = self._trace
+        trace, shape = self._trace, layer.shape
+        if shape.rotary_dim is not None and shape.rotary_dim > shape.head_dim:
+            return False
         tokens = len(trace.given)
         pages = blocks_for(tokens)
         cache = NativeCacheLayer(self._library, layer.probed.shape, pages)
@@ -230,11 +233,24 @@ class Builder:
         table = np.arange(pages, dtype=np.int32)[None, ::-1].copy()
         zero = np.zeros(1, dtype=np.int64)
         step = NativeStep(zero, zero + tokens, zero, table)
-        pair = spread_pairs(trace.tables) if layer.rope and layer.rope[1] and trace.tables else trace.tables
+        pair = arranged(trace.tables, layer.rope[1]) if layer.rope and trace.tables else None
         tables = ([], []) if pair is None else ([pair[0]], [pair[1]])
         found = stack.run(trace.given, *tables, step)
         added = (trace.result - trace.given).norm()
         return bool((found - trace.result).norm() <= _NEAR * added)
+
+
+def arranged(tables: Pair, rotation: str) -> Pair:
+    """Return a rotary embedding's tables as C takes them for one of `ROTATIONS`."""
+    if rotation.endswith("doubled"):
+        return double(tables)
+    return spread_pairs(tables) if rotation.endswith("spread") else tables
+
+
+def make_table(rope: Rope, rotation: str, positions: int) -> RopeTable:
+    """Return the same of all positions."""
+    spread, doubled = rotation.endswith("spread"), rotation.endswith("doubled")
+    return RopeTable(rope, spread=spread, doubled=doubled, positions=positions)
 
 
 def _put_back(linears: Linears, packed: NativeLinear) -> None:

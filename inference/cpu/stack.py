@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference.cpu.native_cache import step_of
-from inference.cpu.rebuilt import Builder, Layer, Packs, find_layers
+from inference.cpu.rebuilt import Builder, Layer, Packs, find_layers, make_table
 from inference.kernels.native import Library
 from inference.kernels.native_adapters import Linears as AdapterLinears
 from inference.kernels.native_adapters import LowRank, NativeAdapter
@@ -29,7 +29,7 @@ from inference.kernels.native_layers import LayerWeights, NativeStack
 from inference.kernels.native_model import Logits, NativeModel
 from inference.models.anatomy import read_model
 from inference.models.ends import Ends
-from inference.models.layers import LAYER_LINEARS
+from inference.models.layers import LAYER_LINEARS, OtherShape
 from inference.models.linears import NativeLinear
 from inference.models.lora import Adapters, fixed_linears
 from inference.models.mixtures import read_mixture
@@ -81,7 +81,7 @@ class FusedModel:
         Where all linears round what they read, attention over a cache in bfloat16 does, too. `trims`: the
         last layer is computed only of what logits or other tokens' attention depend on.
         """
-        ropes: list[tuple[Rope, bool]] = []
+        ropes: list[tuple[Rope, str]] = []
         weights: list[LayerWeights] = []
         shapes = [layer.probed.shape for layer in self._layers]
         rounded = all(linear.packed.rounds for linear in self._rounding)
@@ -102,7 +102,7 @@ class FusedModel:
             stack.hold(self._held)
         self._stacks.add(stack)
         model = NativeModel(self._library, stack, self._ends.weights, trims=trims)
-        tables = [RopeTable(rope, spread=spread, positions=self._positions) for rope, spread in ropes]
+        tables = [make_table(*each, self._positions) for each in ropes]
         arrays = arrays_of(caches)
         return FusedRunner(self._library, model, tables, self._ends, arrays, adapts=adapters is not None)
 

@@ -41,9 +41,10 @@ class Choosing:
         )
 
     def __call__(self, logits: Tensor, correction: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the experts (tokens, chosen), with rising numbers, and their weights, of logits (tokens, experts).
+        """Return the experts of logits (tokens, experts), their numbers rising, and their weights.
 
-        `correction` (experts,) is added to scores while experts are chosen, and is in no weight.
+        Both are (tokens, chosen). `correction` (experts,) is added to scores while experts are chosen, and
+        is in no weight.
         """
         scores = logits.softmax(-1) if self.scoring == "softmax" else logits.sigmoid()
         by = scores if correction is None else scores + correction

@@ -45,7 +45,7 @@ class LaterAdapters:
         heard = {path: low for path, low in low_ranks.items() if path not in self.idle}
         if not heard:
             raise refused(files.name, USELESS)
-        for path in self.fixed.intersection(heard):
+        for path in self.fixed & heard.keys():
             raise refused(files.name, f"it adds to `{path}`, by which experts are chosen or gated: {MERGE}")
         return self.holder.native(heard)
 

@@ -18,8 +18,8 @@ from inference.models.rotary import is_static
 from inference.models.trace import LayerTrace, decoder_layers, trace_model
 
 # In the order in which they are tried. Neighbours are rotated against each other by tables made for
-# that, or (spread) by tables made for halves.
-ROTATIONS = ("half", "neighbours", "neighbours spread", "none")
+# that, or (spread) by tables made for halves. Halves may have one table for both (doubled).
+ROTATIONS = ("half", "neighbours", "neighbours spread", "half doubled", "none")
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ class MixtureParts:
     gate: nn.Module | None  # a linear, by whose sigmoid that is multiplied
 
     def routing(self) -> tuple[Tensor, Tensor | None]:
-        """Return the weight (n, hidden) and bias of the router, and of the gate behind it, as of one linear."""
+        """Return the weight (n, hidden) and bias of the router and the gate behind it, as of one linear."""
         if self.gate is None:
             return self.router, self.bias
         weight, bias = weight_and_bias(self.gate)
@@ -146,7 +146,10 @@ class LayerParts:
 def read_layer(
     layer: nn.Module, attention: nn.Module, probed: Probed, mixture_in: ReadMixture = lambda _: None
 ) -> LayerParts:
-    """Return a layer's parts; raise OtherShape. `mixture_in`: what reads mixtures of experts, if they will do."""
+    """Return a layer's parts; raise OtherShape.
+
+    `mixture_in`: what reads mixtures of experts, where they will do.
+    """
     block = _block(layer)
     mixture = mixture_in(block)
     mlp = block if mixture is None else mixture.shared

@@ -118,7 +118,7 @@ def _tensors(modules: list[nn.Module]) -> Iterator[Tensor]:
 
 
 def _routers(outside: list[nn.Module], count: int, hidden: int) -> Iterator[_Router]:
-    """Yield what may choose: of vectors that aren't zeros one is a bias, one a correction, and none is left."""
+    """Yield what may choose: of vectors that aren't zeros one is a bias, one a correction, none is left."""
     tensors = list(_tensors(outside))
     vectors = [each.float().flatten() for each in tensors if each.numel() == count and each.any()]
     if len(vectors) > 2:
@@ -231,9 +231,9 @@ def _gate(outside: list[nn.Module], shared: nn.Module | None, seen: _Seen, rows:
     if _is_near(given, seen.beside):
         return None
     for module in outside:
-        if type(module) in LINEARS and module.out_features == 1 and module.in_features == rows.shape[1]:
-            if _is_near(given * module(rows).sigmoid(), seen.beside):
-                return module
+        fits = type(module) in LINEARS and (module.out_features, module.in_features) == (1, rows.shape[1])
+        if fits and _is_near(given * module(rows).sigmoid(), seen.beside):
+            return module
     raise OtherShape("what is added to what its experts give is no gated MLP of its input")
 
 

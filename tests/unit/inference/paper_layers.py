@@ -195,12 +195,16 @@ def _native_layer(
         name: _packed(library, weight, layer.biases.get(name), kind) for name, weight in layer.linears.items()
     }
     mixture = layer.mixture
+
+    def pack(weight: Tensor, bias: Tensor | None) -> PackedLinear:
+        return _packed(library, weight, bias, kind)
+
     return LayerWeights(
         qkv=packed["qkv"],
         out=packed["out"],
         gate_up=packed.get("gate_up"),
         down=packed.get("down"),
-        mixture=mixture and mixture.native(library, lambda *each: _packed(library, *each, kind)),
+        mixture=None if mixture is None else mixture.native(library, pack),
         **layer.norms,
         cache=cache,
         window=layer.window,

@@ -1,4 +1,4 @@
-"""Mixtures of experts in one call of the C extension: what their models' own code says, and undone without a trace."""
+"""Mixtures of experts in one call of the C extension say what their models' own code says."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from inference.models.weights import expert_weights, widen  # noqa: E402
 from tests.unit.inference.cpu.test_stack import fuse  # noqa: E402
 from tests.unit.inference.level_logits import PROMPT, own_logits, served_logits  # noqa: E402
 
-# Plain; layers without experts, and a correction; a gated MLP; a block of another name, and a residual's factor;
-# turned experts that are gated in their own way
-FAMILIES = ("qwen3_moe", "glm4_moe", "qwen2_moe", "granitemoe", "aria_text")
+# Plain; layers without experts, and a correction; a gated MLP; a block of another name; turned experts; with
+# gates beside ups, sinks, and rotations of which half is made
+FAMILIES = ("qwen3_moe", "glm4_moe", "qwen2_moe", "granitemoe", "aria_text", "gpt_oss")
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +141,7 @@ def test_linears_that_choose_or_gate_take_no_adapters(library: Library) -> None:
     assert fused.fixed == gates
     assert len(gates) == 3
     assert fixed_linears(model, []) == set()
+    fused.undo()
+    with pytest.raises(OtherShape, match=r"an adapter adds to `model\.layers\.0\.mlp\.shared_expert_gate`"):
+        fuse(model, library, adapted={"model.layers.0.mlp.shared_expert_gate"})
+    fuse(model, library, adapted={"model.layers.0.mlp.shared_expert.up_proj"})
