@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from inference.kernels.choosing import Choosing
+from inference.kernels.choosing import SCORINGS, Choosing
 from inference.kernels.native import Library, PackedLinear, WeightKind
 from inference.kernels.native_adapters import LowRank
 from inference.kernels.native_layers import NativeStack, StackShape
@@ -31,18 +32,15 @@ torch.set_num_threads(1)
 pytestmark = built
 SHAPE = StackShape(hidden=48, heads=2, kv_heads=1, head_dim=16, inner=64, eps=1e-5, scaling=0.25)
 PLAIN = Choosing(scoring="softmax", chosen=3)
+GROUPS: tuple[dict[str, Any], ...] = (
+    {},
+    {"groups": 4, "kept": 2, "best": 1},
+    {"groups": 3, "kept": 1, "best": 2},
+    {"scale": 2.5, "chosen": 1},
+)
 CHOOSINGS = [
-    replace(PLAIN, scoring=scoring, normalises=normalises, **groups)
-    for scoring, normalises, groups in itertools.product(
-        ("softmax", "sigmoid"),
-        (False, True),
-        (
-            {},
-            {"groups": 4, "kept": 2, "best": 1},
-            {"groups": 3, "kept": 1, "best": 2},
-            {"scale": 2.5, "chosen": 1},
-        ),
-    )
+    replace(PLAIN, scoring=scoring, normalises=normalises, **more)
+    for scoring, normalises, more in itertools.product(SCORINGS, (False, True), GROUPS)
 ]
 
 
@@ -180,9 +178,9 @@ def test_trimmed_rows_have_the_same_bits(library: Library, length: int) -> None:
     ],
     ids=str,
 )
-def test_mixtures_that_do_not_fit_are_refused(change: dict[str, object]) -> None:
+def test_mixtures_that_do_not_fit_are_refused(change: dict[str, Any]) -> None:
     library = next(iter(LIBRARIES.values()))
-    papers = [layer(replace(random_mixture(48, PLAIN), **change))]  # type: ignore[arg-type]
+    papers = [layer(replace(random_mixture(48, PLAIN), **change))]
     with pytest.raises(AssertionError):
         stack_of(library, papers, 5)
 
