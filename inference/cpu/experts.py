@@ -44,18 +44,36 @@ class MixtureSwap:
 class NativeExperts(nn.Module):
     """All experts of a layer, in one call of the C extension where it knows how they are gated."""
 
-    def __init__(self, experts: nn.Module, pack: NativePack, memory: ExpertsMemory) -> None:
+    def __init__(
+        self, experts: nn.Module, pack: NativePack, memory: ExpertsMemory, *, frees: bool = True
+    ) -> None:
+        """`frees`: each weight as it is packed, or only when `free` is called."""
         super().__init__()
         self._own = (experts,)  # in a tuple: its parameters are gone
         self._dtypes = {name: each.dtype for name, each in expert_weights(experts).items()}
         first, second = self._names = tuple(self._dtypes or expert_codes(experts))
         self._gating = find_gating(experts)
-        self.up = _packed(experts, first, pack, self._alternates)
-        self.down = _packed(experts, second, pack)
+        self.up = _packed(experts, first, pack, self._alternates, frees=frees)
+        self.down = _packed(experts, second, pack, frees=frees)
         self._packed: PackedExperts | None = None
         if self._gating is not None and not getattr(experts, "has_post_expert_norm", False):
             up, down = ([each.packed for each in linears] for linears in (self.up, self.down))
             self._packed = PackedExperts(memory, up, down, self._gating)
+
+    @property
+    def packed(self) -> PackedExperts:
+        """Return them as C computes them, which knows how they are gated."""
+        assert self._packed is not None, "it was found out"
+        return self._packed
+
+    def free(self) -> None:
+        """Free the weights that the model's own module still has."""
+        own = self._own[0]
+        for name in self._names:
+            if isinstance(own, QuantisedExperts):
+                own.codes[name] = []
+            else:
+                own._parameters.pop(name, None)
 
     @property
     def _alternates(self) -> bool:
@@ -162,28 +180,33 @@ def _pack_experts(model: nn.Module, pack: NativePack, memory: ExpertsMemory) -> 
             yield MixtureSwap((*native.up, *native.down), undo)
 
 
-def _packed(experts: nn.Module, name: str, pack: NativePack, alternates: bool = False) -> list[NativeLinear]:
-    """Return each expert's linear, and free their weights; `alternates`: gates and ups become halves."""
+def _packed(
+    experts: nn.Module, name: str, pack: NativePack, alternates: bool = False, *, frees: bool
+) -> list[NativeLinear]:
+    """Return each expert's linear, and free the weights or not; `alternates`: gates and ups become halves."""
     count, outputs = experts.num_experts, _outputs(experts, name)
     biases = experts.get_parameter(f"{name}_bias").detach() if experts.has_bias else [None] * count
     order = _halves(outputs) if alternates else slice(None)
     packed = []
-    for weight, bias in zip(_each(experts, name, order), biases, strict=True):
+    for weight, bias in zip(_each(experts, name, order, frees=frees), biases, strict=True):
         packed.append(pack(weight[0], None if bias is None else bias[order], weight[1]))
     return packed
 
 
-def _each(experts: nn.Module, name: str, order: Tensor | slice) -> Iterator[tuple[Tensor, Codes | None]]:
+def _each(
+    experts: nn.Module, name: str, order: Tensor | slice, *, frees: bool
+) -> Iterator[tuple[Tensor, Codes | None]]:
     """Yield each expert's weight (n, k) with its rows in an order, and what it is in few bits."""
     if isinstance(experts, QuantisedExperts):
-        several = experts.codes[name]
-        experts.codes[name] = []
+        several = experts.codes[name] if frees else list(experts.codes[name])
+        experts.codes[name] = [] if frees else experts.codes[name]
         several.reverse()
         while several:  # freeing each that was packed
             codes = several.pop()
             yield Numberless.of(codes.shape), codes if isinstance(order, slice) else codes.pick(order)
         return
-    weights = experts._parameters.pop(name)  # as they are, not as the model's code reads them
+    own = experts._parameters  # as they are, not as the model's code reads them
+    weights = own.pop(name) if frees else own[name]
     assert weights is not None, "they were found"
     turned = weights.detach().transpose(1, 2) if experts.is_transposed else weights.detach()
     for weight in turned:

@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from torch import nn
 
-from inference.kernels.native import Library
+from inference.cpu.experts import NativeExperts
+from inference.kernels.native import Library, PackedLinear
 from inference.kernels.native_adapters import Linears as AdapterLinears
 from inference.kernels.native_attention import NativeCacheLayer, NativeStep
+from inference.kernels.native_experts import ExpertsMemory
 from inference.kernels.native_layers import Activation, LayerWeights, NativeStack, StackShape
+from inference.kernels.native_mixture import MixtureWeights
 from inference.kv_cache.blocks import blocks_for
 from inference.models.anatomy import Variant, variants
-from inference.models.layers import LayerParts, Linears, OtherShape
+from inference.models.layers import LayerParts, Linears, MixtureParts, OtherShape
 from inference.models.linears import NativeLinear, NativePack, drop_weight, make_linear
 from inference.models.paged import Probed
 from inference.models.quantised import codes_of, make_quantised
-from inference.models.rotary import spread_pairs
+from inference.models.rotary import RopeTable, double, spread_pairs
 from inference.models.share import LayerShare
-from inference.models.trace import LayerTrace, Rope
+from inference.models.trace import LayerTrace, Pair, Rope
 
 if TYPE_CHECKING:
     from inference.shards.group import Group
@@ -35,7 +38,41 @@ class Packs:
 
     final: NativePack
     exact: NativePack | None  # None: the final form is exact, and of whole layers
+    routers: NativePack  # exactly, to stay: rounded, they would choose other experts
     group: Group | None = None  # of processes that have a share each of every layer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mixture:
+    """A layer's mixture of experts, packed."""
+
+    parts: MixtureParts
+    router: NativeLinear
+    experts: NativeExperts
+
+    @property
+    def weights(self) -> MixtureWeights:
+        """Return what a stack is made of."""
+        return MixtureWeights(
+            router=self.router.packed,
+            experts=self.experts.packed,
+            choosing=self.parts.choosing,
+            correction=self.parts.correction,
+            gated=self.parts.gate is not None,
+        )
+
+    @property
+    def packed(self) -> tuple[NativeLinear, ...]:
+        """Return the experts' linears."""
+        return *self.experts.up, *self.experts.down
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """A layer's linears, those that it has, and its mixture."""
+
+    linears: tuple[NativeLinear, ...]
+    mixture: Mixture | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,20 +81,28 @@ class Layer:
 
     parts: LayerParts
     probed: Probed
-    packed: tuple[NativeLinear, ...]  # of the parts' linears
+    packed: Packed | None  # None: not yet
     shape: StackShape
-    rope: tuple[Rope, bool] | None  # and whether its tables are to be spread; None: nothing is rotated
+    rope: tuple[Rope, str] | None  # and how heads are rotated by it; None: they aren't
     share: LayerShare | None = None  # None: it is whole
 
     def weights(self, cache: NativeCacheLayer, rotary: int | None) -> LayerWeights:
         """Return what a stack is made of; `rotary`: which of its rotations is this layer's."""
-        qkv, out, gate_up, down = (each.packed for each in self.packed)
+        assert self.packed is not None, "it is packed"
+        packed, mixture = iter(self.packed.linears), self.packed.mixture
+        linears: list[PackedLinear | None] = [
+            None if each is None else next(packed).packed for each in self.parts.places
+        ]
+        qkv, out, gate_up, down = linears
+        assert qkv is not None, "each layer attends"
+        assert out is not None, "and gives what it found"
         norms, how = self.parts.norms, self.probed.how
         return LayerWeights(
             qkv=qkv,
             out=out,
             gate_up=gate_up,
             down=down,
+            mixture=None if mixture is None else mixture.weights,
             cache=cache,
             input_norm=norms.before_attention,
             attention_norm=norms.after_attention,
@@ -82,8 +127,11 @@ class Layer:
         """Put the model's own linears back; of a share nothing can be."""
         if self.share is not None:
             return
-        for linears, packed in zip(self.parts.linears, self.packed, strict=True):
+        assert self.packed is not None, "it is packed"
+        for linears, packed in zip(self.parts.linears, self.packed.linears, strict=True):
             _put_back(linears, packed)
+        if self.packed.mixture is not None:
+            self.packed.mixture.experts.restore()
 
 
 def find_layers(builders: list[Builder]) -> Iterator[Layer]:
@@ -92,9 +140,10 @@ def find_layers(builders: list[Builder]) -> Iterator[Layer]:
     variant: Variant | None = None
     for builder in builders:
         layer, variant = builder.find(variant)
-        if shape not in (None, layer.shape):
+        alike = replace(layer.shape, inner=0)  # which each layer has for itself
+        if shape not in (None, alike):
             raise OtherShape("its layers are of several shapes")
-        shape = layer.shape
+        shape = alike
         yield layer
 
 
@@ -115,13 +164,12 @@ class Builder:
 
         Its linears are packed if their final form is exact.
         """
-        pack = self._packs.exact or self._packs.final
-        exact = tuple(pack(*each.numbers()) for each in self._parts.linears)
+        exact = self._pack(self._packs.exact or self._packs.final)
         tried = variants(self._trace, self._parts, like)
         found = next((each for each in tried if self._reproduces(self._layer(exact, each))), None)
         if found is None:
             raise OtherShape("a layer rebuilt from its parts computes something else")
-        layer = self._layer(() if self._packs.exact else exact, found)
+        layer = self._layer(None if self._packs.exact else exact, found)
         group = self._packs.group
         share = None if group is None else LayerShare(group.share, self._parts, self._probed)
         return replace(layer, share=share), found
@@ -129,7 +177,9 @@ class Builder:
     def pack(self, layer: Layer) -> Layer:
         """Return a layer that was found with its linears packed to stay; the model's own are freed."""
         share = layer.share
-        packed = layer.packed or self._pack(share)
+        packed = layer.packed or self._pack(self._packs.final, share)
+        if packed.mixture is not None:
+            packed.mixture.experts.free()
         for group in self._parts.linears:
             for name in group.names:
                 drop_weight(group.parent.get_submodule(name))
@@ -139,13 +189,19 @@ class Builder:
         shape = replace(layer.shape, heads=share.heads, kv_heads=probed.shape.kv_heads, inner=share.inner)
         return replace(layer, packed=packed, probed=probed, shape=shape)
 
-    def _pack(self, share: LayerShare | None) -> tuple[NativeLinear, ...]:
+    def _pack(self, pack: NativePack, share: LayerShare | None = None) -> Packed:
         if share is not None:
-            return tuple(self._packs.final(*each) for each in share.weights())
-        return tuple(self._packs.final(*each.numbers()) for each in self._parts.linears)
+            return Packed(tuple(pack(*each) for each in share.weights()))
+        linears = tuple(pack(*each.numbers()) for each in self._parts.linears)
+        mixture = self._parts.mixture
+        if mixture is None:
+            return Packed(linears)
+        experts = NativeExperts(mixture.experts, pack, ExpertsMemory(self._library), frees=False)
+        return Packed(linears, Mixture(mixture, self._packs.routers(*mixture.routing()), experts))
 
-    def _layer(self, packed: tuple[NativeLinear, ...], variant: Variant) -> Layer:
-        parts, shape, tables = self._parts, self._probed.shape, self._trace.tables
+    def _layer(self, packed: Packed | None, variant: Variant) -> Layer:
+        parts, shape, rotation = self._parts, self._probed.shape, variant.rotation
+        tables = None if self._trace.tables is None else arranged(self._trace.tables, rotation)
         stack_shape = StackShape(
             hidden=self._trace.given.shape[1],
             heads=parts.heads,
@@ -155,18 +211,20 @@ class Builder:
             rotary_dim=tables[0].shape[1] if tables is not None else None,
             eps=parts.norms.eps,
             activation=cast(Activation, parts.activation),
-            interleaved=variant.rotation.startswith("neighbours"),
+            interleaved=rotation.startswith("neighbours"),
             scaling=self._probed.how.scaling,
             softcap=self._probed.how.softcap,
             residual=variant.residual,
         )
-        rope, spread = self._trace.rope, variant.rotation.endswith("spread")
-        rotated = None if variant.rotation == "none" or rope is None else (rope, spread)
+        rope = self._trace.rope
+        rotated = None if rotation == "none" or rope is None else (rope, rotation)
         return Layer(parts, self._probed, packed, stack_shape, rotated)
 
     def _reproduces(self, layer: Layer) -> bool:
         """Return whether the layer makes of its trace's input what the model's own layer did."""
-        trace = self._trace
+        trace, shape = self._trace, layer.shape
+        if shape.rotary_dim is not None and shape.rotary_dim > shape.head_dim:
+            return False
         tokens = len(trace.given)
         pages = blocks_for(tokens)
         cache = NativeCacheLayer(self._library, layer.probed.shape, pages)
@@ -175,11 +233,24 @@ class Builder:
         table = np.arange(pages, dtype=np.int32)[None, ::-1].copy()
         zero = np.zeros(1, dtype=np.int64)
         step = NativeStep(zero, zero + tokens, zero, table)
-        pair = spread_pairs(trace.tables) if layer.rope and layer.rope[1] and trace.tables else trace.tables
+        pair = arranged(trace.tables, layer.rope[1]) if layer.rope and trace.tables else None
         tables = ([], []) if pair is None else ([pair[0]], [pair[1]])
         found = stack.run(trace.given, *tables, step)
         added = (trace.result - trace.given).norm()
         return bool((found - trace.result).norm() <= _NEAR * added)
+
+
+def arranged(tables: Pair, rotation: str) -> Pair:
+    """Return a rotary embedding's tables as C takes them for one of `ROTATIONS`."""
+    if rotation.endswith("doubled"):
+        return double(tables)
+    return spread_pairs(tables) if rotation.endswith("spread") else tables
+
+
+def make_table(rope: Rope, rotation: str, positions: int) -> RopeTable:
+    """Return the same of all positions."""
+    spread, doubled = rotation.endswith("spread"), rotation.endswith("doubled")
+    return RopeTable(rope, spread=spread, doubled=doubled, positions=positions)
 
 
 def _put_back(linears: Linears, packed: NativeLinear) -> None:

@@ -7,7 +7,9 @@ or a cap on the logits) is read off the trace too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference.cpu.native_cache import step_of
-from inference.cpu.rebuilt import Builder, Layer, Packs, find_layers
+from inference.cpu.rebuilt import Builder, Layer, Packs, find_layers, make_table
 from inference.kernels.native import Library
 from inference.kernels.native_adapters import Linears as AdapterLinears
 from inference.kernels.native_adapters import LowRank, NativeAdapter
@@ -27,9 +29,10 @@ from inference.kernels.native_layers import LayerWeights, NativeStack
 from inference.kernels.native_model import Logits, NativeModel
 from inference.models.anatomy import read_model
 from inference.models.ends import Ends
-from inference.models.layers import LAYER_LINEARS
+from inference.models.layers import LAYER_LINEARS, OtherShape
 from inference.models.linears import NativeLinear
-from inference.models.lora import Adapters
+from inference.models.lora import Adapters, fixed_linears
+from inference.models.mixtures import read_mixture
 from inference.models.paged import Probed
 from inference.models.rotary import RopeTable
 from inference.models.trace import Pair, Rope
@@ -63,6 +66,7 @@ class FusedModel:
         self._group = group
         self._held: list[NativeAdapter | None] = []  # adapters by their places, in all stacks that there are
         self._stacks: WeakSet[NativeStack] = WeakSet()
+        self.fixed = fixed_linears(model, [layer.parts for layer in layers])
 
     def make_runner(
         self,
@@ -77,17 +81,18 @@ class FusedModel:
         Where all linears round what they read, attention over a cache in bfloat16 does, too. `trims`: the
         last layer is computed only of what logits or other tokens' attention depend on.
         """
-        ropes: list[tuple[Rope, bool]] = []
+        ropes: list[tuple[Rope, str]] = []
         weights: list[LayerWeights] = []
         shapes = [layer.probed.shape for layer in self._layers]
-        rounded = all(linear.packed.rounds for linear in self.packed)
+        rounded = all(linear.packed.rounds for linear in self._rounding)
         caches = cache_layers(self._library, shapes, blocks, kv_dtype, rounded=rounded)
         for layer, cache in zip(self._layers, caches, strict=True):
             if layer.rope is not None and layer.rope not in ropes:
                 ropes.append(layer.rope)
             rotary = None if layer.rope is None else ropes.index(layer.rope)
             weights.append(layer.weights(cache, rotary))
-        stack = NativeStack(self._library, weights, self._layers[0].shape)
+        inner = max(layer.shape.inner for layer in self._layers)
+        stack = NativeStack(self._library, weights, replace(self._layers[0].shape, inner=inner))
         if self._group is not None:
             stack.share(self._group.adds_up)
         if adapters is not None:
@@ -97,7 +102,7 @@ class FusedModel:
             stack.hold(self._held)
         self._stacks.add(stack)
         model = NativeModel(self._library, stack, self._ends.weights, trims=trims)
-        tables = [RopeTable(rope, spread=spread, positions=self._positions) for rope, spread in ropes]
+        tables = [make_table(*each, self._positions) for each in ropes]
         arrays = arrays_of(caches)
         return FusedRunner(self._library, model, tables, self._ends, arrays, adapts=adapters is not None)
 
@@ -134,7 +139,15 @@ class FusedModel:
     @property
     def packed(self) -> list[NativeLinear]:
         """Return all packed linears."""
-        return [self._ends.head, *(packed for layer in self._layers for packed in layer.packed)]
+        mixtures = [layer.packed.mixture for layer in self._layers if layer.packed is not None]
+        return [*self._rounding, *(each.router for each in mixtures if each is not None)]
+
+    @property
+    def _rounding(self) -> list[NativeLinear]:
+        """Return those that may be rounded."""
+        layers = [layer.packed for layer in self._layers if layer.packed is not None]
+        mixtures = [layer.mixture.packed for layer in layers if layer.mixture is not None]
+        return [self._ends.head, *chain.from_iterable((*(each.linears for each in layers), *mixtures))]
 
 
 class FusedRunner:
@@ -242,12 +255,18 @@ def fuse_model(
     packs: Packs,
     prompt: NDArray[np.int64],
     positions: int,
+    adapted: Collection[str] = (),
 ) -> FusedModel:
     """Rebuild a model whose layers are of Llama's shape; raise OtherShape, with the model as it was.
 
-    `positions`: how many there can be; layers are compared at the last of them.
+    `positions`: how many there can be; layers are compared at the last of them. `adapted`: the linears that
+    adapters add to.
     """
-    anatomy = read_model(model, probed, prompt, positions)
+    # Experts can't be divided among processes
+    mixtures = (read_mixture,) if packs.group is None else ()
+    anatomy = read_model(model, probed, prompt, positions, *mixtures)
+    for path in fixed_linears(model, anatomy.parts).intersection(adapted):
+        raise OtherShape(f"an adapter adds to `{path}`, by which its experts are chosen or gated")
     builders = [
         Builder(library, packs, each, part, probed[each.attention])
         for each, part in zip(anatomy.layers, anatomy.parts, strict=True)

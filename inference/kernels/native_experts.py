@@ -74,7 +74,8 @@ class PackedExperts:
         for each, other in zip(up, down, strict=True):
             assert (other.n, other.k) == (self.hidden, self.inner), "experts are of one shape"
             assert (each.n, each.k) == ((1 + gating.gates) * self.inner, self.hidden), "theirs, too"
-        self._held = (memory, up, down)
+        self.up, self.down = tuple(up), tuple(down)
+        self._held = memory
         self._library, self._functions, self._memory = first.library, memory.functions, memory.handle
         self._pointers = [
             (ctypes.c_void_p * len(linears))(*(ctypes.addressof(each.struct) for each in linears))

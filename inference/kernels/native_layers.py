@@ -23,6 +23,7 @@ from inference.kernels.native_attention import (
     attention_struct,
 )
 from inference.kernels.native_exchange import AddUp
+from inference.kernels.native_mixture import MixtureStruct, MixtureWeights
 from inference.kernels.reference import Attention
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
@@ -39,7 +40,7 @@ class StackShape:
     heads: int
     kv_heads: int
     head_dim: int
-    inner: int
+    inner: int  # of the layer whose MLP has most
     eps: float  # of all norms
     scaling: float  # of the scores
     activation: Activation = "silu"
@@ -59,9 +60,10 @@ class LayerWeights:
 
     qkv: PackedLinear  # hidden -> (heads + 2 * kv_heads) * head_dim
     out: PackedLinear
-    gate_up: PackedLinear  # hidden -> 2 * inner, the gates first
-    down: PackedLinear
+    gate_up: PackedLinear | None  # hidden -> 2 * inner, the gates first; None: the mixture is all
+    down: PackedLinear | None
     cache: NativeCacheLayer
+    mixture: MixtureWeights | None = None  # added to the MLP's results
     input_norm: Tensor | None = None  # (hidden,): of what attention reads
     mid_norm: Tensor | None = None  # of what the MLP reads
     attention_norm: Tensor | None = None  # of what attention gives
@@ -74,10 +76,15 @@ class LayerWeights:
     sinks: Tensor | None = None  # (heads,)
     rotary: int | None = 0  # which of the step's rotary embeddings; None: no rotation
 
+    @property
+    def linears(self) -> tuple[PackedLinear | None, ...]:
+        """Return those to which adapters can add, in the order of layer.h."""
+        return self.qkv, self.out, self.gate_up, self.down
+
 
 class _Layer(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down", "mixture")),
         *((name, ctypes.c_void_p) for name in ("input_norm", "mid_norm", "attention_norm", "mlp_norm")),
         *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm")),
         *((name, ctypes.c_int64) for name in ("query_norm_size", "key_norm_size", "rotary")),
@@ -88,7 +95,7 @@ class _Layer(ctypes.Structure):
 
 class _Shape(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("hidden", "heads", "kv_heads", "head_dim", "inner")),
+        *((name, ctypes.c_int64) for name in ("hidden", "heads", "kv_heads", "head_dim")),
         *((name, ctypes.c_int64) for name in ("rotary_dim", "interleaved", "activation")),
         ("eps", ctypes.c_float),
         ("residual", ctypes.c_float),
@@ -111,9 +118,7 @@ class NativeStack:
         self._rotaries = 1 + max((layer.rotary for layer in layers if layer.rotary is not None), default=-1)
         self._functions = _declare(library.functions)
         self._sizes = [
-            (linear.n, linear.k)
-            for layer in layers
-            for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)
+            (0, 0) if linear is None else (linear.n, linear.k) for layer in layers for linear in layer.linears
         ]
         self._adapters = NativeAdapters([], len(self._sizes))
         self._fault: BaseException | None = None  # that what adds shares up has raised
@@ -231,10 +236,8 @@ class NativeStack:
         scaling = self.shape.scaling if layer.scaling is None else layer.scaling
         how = Attention(scaling=scaling, window=layer.window, chunk=layer.chunk, softcap=self.shape.softcap)
         return _Layer(
-            *(
-                ctypes.addressof(linear.struct)
-                for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)
-            ),
+            *(None if linear is None else ctypes.addressof(linear.struct) for linear in layer.linears),
+            self._mixture(layer.mixture),
             *(
                 self._hold(n)
                 for n in (layer.input_norm, layer.mid_norm, layer.attention_norm, layer.mlp_norm)
@@ -245,6 +248,13 @@ class NativeStack:
             attention_struct(how, self._keep(layer.sinks)),
             layer.cache.struct,
         )
+
+    def _mixture(self, mixture: MixtureWeights | None) -> int | None:
+        if mixture is None:
+            return None
+        struct = MixtureStruct.of(mixture, self._hold(mixture.correction))
+        self._held.append(struct)
+        return ctypes.addressof(struct)
 
     def _keep(self, weights: Tensor | None) -> Tensor | None:
         if weights is None:
@@ -264,7 +274,6 @@ def _shape_struct(shape: StackShape) -> _Shape:
         shape.heads,
         shape.kv_heads,
         shape.head_dim,
-        shape.inner,
         shape.head_dim if shape.rotary_dim is None else shape.rotary_dim,
         shape.interleaved,
         _ACTIVATIONS.index(shape.activation),
@@ -279,8 +288,7 @@ def _check(layer: LayerWeights, shape: StackShape) -> None:
     cache = layer.cache.shape
     assert (layer.qkv.n, layer.qkv.k) == (queries + 2 * keys, shape.hidden), "queries, keys and values"
     assert (layer.out.n, layer.out.k) == (shape.hidden, queries), "attention's output"
-    assert (layer.gate_up.n, layer.gate_up.k) == (2 * shape.inner, shape.hidden), "gates and ups"
-    assert (layer.down.n, layer.down.k) == (shape.hidden, shape.inner), "the MLP's output"
+    _check_mlp(layer, shape)
     assert (cache.kv_heads, cache.key_dim, cache.value_dim) == (
         shape.kv_heads,
         shape.head_dim,
@@ -291,6 +299,20 @@ def _check(layer: LayerWeights, shape: StackShape) -> None:
     assert layer.query_norm is None or layer.query_norm.numel() in (shape.head_dim, queries)
     assert layer.key_norm is None or layer.key_norm.numel() in (shape.head_dim, keys)
     assert layer.sinks is None or layer.sinks.shape == (shape.heads,), "a sink for each head"
+
+
+def _check_mlp(layer: LayerWeights, shape: StackShape) -> None:
+    if layer.mixture is not None:
+        layer.mixture.check(shape.hidden)
+    if layer.gate_up is None or layer.down is None:
+        assert layer.gate_up is layer.down is None, "an MLP is all there, or none of it"
+        assert layer.mixture is not None, "an MLP, or a mixture"
+        assert not layer.mixture.gated, "there is an MLP to be gated"
+        return
+    inner = layer.down.k
+    assert inner <= shape.inner, "no MLP has more inner numbers"
+    assert (layer.gate_up.n, layer.gate_up.k) == (2 * inner, shape.hidden), "gates and ups"
+    assert layer.down.n == shape.hidden, "the MLP's output"
 
 
 def _pointers(tensors: list[Tensor]) -> ctypes.Array[ctypes.c_void_p]:

@@ -34,6 +34,7 @@ class LaterAdapters:
 
     linears: Adaptable
     idle: Set[str]  # those of them that text doesn't come through
+    fixed: Set[str]  # those to which nothing can be added
     holder: Holder
     runner: Runner[Tensor]  # with a cache of its own, for trials
     prompts: list[NDArray[np.int64]]  # of a proof
@@ -44,6 +45,8 @@ class LaterAdapters:
         heard = {path: low for path, low in low_ranks.items() if path not in self.idle}
         if not heard:
             raise refused(files.name, USELESS)
+        for path in self.fixed & heard.keys():
+            raise refused(files.name, f"it adds to `{path}`, by which experts are chosen or gated: {MERGE}")
         return self.holder.native(heard)
 
     def attempt(self, name: str, place: int, adapter: NativeAdapter) -> Iterator[None]:

@@ -16,14 +16,15 @@ def exact_pack(options: Options, library: Library) -> NativePack:
 
 def packs_of(options: Options, library: Library) -> Packs:
     """Return how linears are packed to stay, and how they are to be tried."""
+    routers = exact_pack(options, library)
     if not options.rounds_linears and options.group is None:
-        return Packs(final=exact_pack(options, library), exact=None)
+        return Packs(final=routers, exact=None, routers=routers)
     # What a layer is only tried with must not lie beside what stays, or its memory would never go back
     exact = native_pack(library, None, narrow=options.narrow, round_inputs=False, arena=Arena())
     if not options.rounds_linears:
-        return Packs(exact_pack(options, library), exact, options.group)
+        return Packs(routers, exact, routers, options.group)
     kind = WeightKind.INT8 if options.quantize else WeightKind.BFLOAT16
     final = native_pack(
         library, kind, narrow=True, round_inputs=options.round_inputs, compress=options.compress
     )
-    return Packs(final, exact, options.group)
+    return Packs(final, exact, routers, options.group)

@@ -121,6 +121,7 @@ class _NativeClimb(Climb):
                 packs_of(self.options, library),
                 self.proof.prompts[0],
                 max(self.options.max_total_tokens, len(self.proof.prompts[0])),
+                () if self.options.adapters is None else self.options.adapters.paths,
             )
         except OtherShape as difference:
             self.reasons.append(f"its layers can't be fused: {difference}")
@@ -166,7 +167,7 @@ class _NativeClimb(Climb):
             why = "shards take none" if self.options.group is not None else served.name
             raise _refuse_later(f"they need the level fused ({why})")
         runner = served.make_runner(PROOF_BLOCKS)
-        return LaterAdapters(linears, self._idle, self._fused, runner, self.proof.prompts)
+        return LaterAdapters(linears, self._idle, self._fused.fixed, self._fused, runner, self.proof.prompts)
 
     def refuse_shards(self, group: Group) -> NoReturn:
         """Raise ModelUnavailable with why a model can't be computed by several processes."""

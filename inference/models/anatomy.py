@@ -12,14 +12,14 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from inference.models.ends import Bare, lookup, read_ends
-from inference.models.layers import LayerParts, OtherShape, read_layer
+from inference.models.layers import LayerParts, OtherShape, ReadMixture, read_layer
 from inference.models.paged import Probed
 from inference.models.rotary import is_static
 from inference.models.trace import LayerTrace, decoder_layers, trace_model
 
 # In the order in which they are tried. Neighbours are rotated against each other by tables made for
-# that, or (spread) by tables made for halves.
-ROTATIONS = ("half", "neighbours", "neighbours spread", "none")
+# that, or (spread) by tables made for halves. Halves may have one table for both (doubled).
+ROTATIONS = ("half", "neighbours", "neighbours spread", "half doubled", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,16 @@ class Anatomy:
 
 
 def read_model(
-    model: PreTrainedModel, probed: dict[nn.Module, Probed], prompt: NDArray[np.int64], positions: int
+    model: PreTrainedModel,
+    probed: dict[nn.Module, Probed],
+    prompt: NDArray[np.int64],
+    positions: int,
+    mixture_in: ReadMixture = lambda _: None,
 ) -> Anatomy:
     """Return a model's parts; raise OtherShape. Nothing is changed.
 
-    `positions`: how many there can be; layers are traced at the last of them.
+    `positions`: how many there can be; layers are traced at the last of them. `mixture_in`: what reads
+    mixtures of experts, where they will do.
     """
     attentions = list(probed)
     layers = decoder_layers(model, attentions)
@@ -56,7 +61,9 @@ def read_model(
         if not is_static(rope, positions):
             raise OtherShape("its rotary embedding depends on more than the position")
     ends = read_ends(model, trace, lookup(model, prompt))
-    parts = tuple(read_layer(each.layer, each.attention, probed[each.attention]) for each in trace.layers)
+    parts = tuple(
+        read_layer(each.layer, each.attention, probed[each.attention], mixture_in) for each in trace.layers
+    )
     return Anatomy(trace.layers, parts, ends)
 
 

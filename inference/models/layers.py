@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
+from inference.kernels.choosing import Choosing
 from inference.models.linears import Numbers, weight_and_bias
 from inference.models.numberless import Numberless
 from inference.models.paged import Probed
@@ -86,34 +87,79 @@ class Norms:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class MixtureParts:
+    """A mixture of experts in its parts."""
+
+    block: nn.Module  # all of it
+    experts: nn.Module  # all of them, as transformers has them
+    router: Tensor  # (experts, hidden)
+    bias: Tensor | None  # (experts,), of its logits
+    correction: Tensor | None  # (experts,): of scores, where experts are chosen
+    choosing: Choosing
+    shared: nn.Module | None  # an MLP that all rows are given to
+    gate: nn.Module | None  # a linear, by whose sigmoid that is multiplied
+
+    def routing(self) -> tuple[Tensor, Tensor | None]:
+        """Return the weight (n, hidden) and bias of the router and the gate behind it, as of one linear."""
+        if self.gate is None:
+            return self.router, self.bias
+        weight, bias = weight_and_bias(self.gate)
+        joined = torch.cat([self.router.float(), weight.float()])
+        if self.bias is None and bias is None:
+            return joined, None
+        biases = [
+            weight.new_zeros(n) if each is None else each
+            for each, n in ((self.bias, len(self.router)), (bias, 1))
+        ]
+        return joined, torch.cat([each.float() for each in biases])
+
+
+ReadMixture = Callable[[nn.Module], MixtureParts | None]  # None: it has no experts. Raises OtherShape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LayerParts:
     """A layer of Llama's shape in its parts."""
 
     qkv: Linears
     out: Linears
-    gate_up: Linears
-    down: Linears
+    gate_up: Linears | None  # None: a mixture shares nothing
+    down: Linears | None
     norms: Norms
     activation: str
     residuals: tuple[float, ...]  # what may be multiplied with what is added to the stream
     heads: int
     inner: int
+    mixture: MixtureParts | None = None  # what it gives is added to what the MLP gives
 
     @property
-    def linears(self) -> tuple[Linears, Linears, Linears, Linears]:
-        """Return the linears, those computed as one together."""
+    def places(self) -> tuple[Linears | None, ...]:
+        """Return the linears at their places, those computed as one together."""
         return self.qkv, self.out, self.gate_up, self.down
 
+    @property
+    def linears(self) -> tuple[Linears, ...]:
+        """Return those that there are."""
+        return tuple(each for each in self.places if each is not None)
 
-def read_layer(layer: nn.Module, attention: nn.Module, probed: Probed) -> LayerParts:
-    """Return a layer's parts; raise OtherShape."""
-    mlp = getattr(layer, "mlp", None)
-    if not isinstance(mlp, nn.Module):
-        raise OtherShape("it has no module `mlp`")
+
+def read_layer(
+    layer: nn.Module, attention: nn.Module, probed: Probed, mixture_in: ReadMixture = lambda _: None
+) -> LayerParts:
+    """Return a layer's parts; raise OtherShape.
+
+    `mixture_in`: what reads mixtures of experts, where they will do.
+    """
+    block = _block(layer)
+    mixture = mixture_in(block)
+    mlp = block if mixture is None else mixture.shared
     qkv, out = _linears(attention, _QKV), _linears(attention, _OUT)
-    gate_up, down = _linears(mlp, _GATE_UP), _linears(mlp, _DOWN)
-    norms = _norms(layer, attention)
-    _refuse_others(layer, [qkv, out, gate_up, down])
+    gate_up, down = (None, None) if mlp is None else gated_mlp(mlp)
+    norms = _norms(layer, attention, block)
+    known = [] if mixture is None else list(block.modules())  # who read it knows them
+    if _has_sinks_alone(attention, probed.how.sinks):
+        known.append(attention)
+    _refuse_others(layer, known, [qkv, out, gate_up, down])
     shape = probed.shape
     if probed.how.slopes is not None:
         raise OtherShape("its scores depend on distance")
@@ -126,11 +172,17 @@ def read_layer(layer: nn.Module, attention: nn.Module, probed: Probed) -> LayerP
         gate_up=gate_up,
         down=down,
         norms=norms,
-        activation=_activation(mlp),
+        activation="silu" if mlp is None else _activation(mlp),
         residuals=(1.0,) if multiplier == 1.0 else (float(multiplier), 1.0),
         heads=sum(qkv.sizes) // shape.key_dim - 2 * shape.kv_heads,
-        inner=sum(gate_up.sizes) // 2,
+        inner=0 if gate_up is None else sum(gate_up.sizes) // 2,
+        mixture=mixture,
     )
+
+
+def gated_mlp(mlp: nn.Module) -> tuple[Linears, Linears]:
+    """Return the linears of a gated MLP; raise OtherShape."""
+    return _linears(mlp, _GATE_UP), _linears(mlp, _DOWN)
 
 
 def norm_weight(module: nn.Module) -> tuple[Tensor, float]:
@@ -162,8 +214,23 @@ def _plain(module: nn.Module) -> nn.Module:
     return deepcopy(module).to("cpu", torch.float32)
 
 
-def _norms(layer: nn.Module, attention: nn.Module) -> Norms:
-    given = dict(_norm_modules(layer))
+def _block(layer: nn.Module) -> nn.Module:
+    """Return what a layer has behind its attention."""
+    mlp = getattr(layer, "mlp", None)
+    if isinstance(mlp, nn.Module):
+        return mlp
+    others = [
+        module
+        for name, module in layer.named_children()
+        if name != "self_attn" and not name.endswith("norm") and any(True for _ in module.parameters())
+    ]
+    if len(others) != 1:
+        raise OtherShape("it has no module `mlp`")
+    return others[0]
+
+
+def _norms(layer: nn.Module, attention: nn.Module, block: nn.Module) -> Norms:
+    given = {name: module for name, module in _norm_modules(layer) if module is not block}
     if "pre_feedforward_layernorm" in given:  # as in Gemma 2
         order = ("input", "post_attention", "pre_feedforward", "post_feedforward")
     elif "post_feedforward_layernorm" in given:  # as in OLMo 2
@@ -186,7 +253,7 @@ def _norms(layer: nn.Module, attention: nn.Module) -> Norms:
 def _norm_modules(layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Return what is in a layer beside its attention and its MLP."""
     for name, module in layer.named_children():
-        if name not in ("self_attn", "mlp") and any(True for _ in module.parameters()):
+        if name != "self_attn" and any(True for _ in module.parameters()):
             yield name, module
 
 
@@ -210,9 +277,18 @@ def _activation(mlp: nn.Module) -> str:
     raise OtherShape(f"the activation of `{type(mlp).__name__}` is none of {', '.join(_ACTIVATIONS)}")
 
 
-def _refuse_others(layer: nn.Module, linears: list[Linears]) -> None:
+def _has_sinks_alone(attention: nn.Module, sinks: Tensor | None) -> bool:
+    """Return whether an attention module's own parameters are the sinks that it was seen to attend with."""
+    own = list(attention.parameters(recurse=False))
+    return (
+        sinks is not None and len(own) == 1 and torch.equal(own[0].flatten().float(), sinks.flatten().float())
+    )
+
+
+def _refuse_others(layer: nn.Module, modules: list[nn.Module], linears: list[Linears | None]) -> None:
     """Raise OtherShape if the layer has parameters that no part of it accounts for."""
-    known = {id(each.parent.get_submodule(name)) for each in linears for name in each.names}
+    known = {id(each.parent.get_submodule(name)) for each in linears if each for name in each.names}
+    known |= {id(each) for each in modules}
     for name, module in layer.named_modules():
         if id(module) in known or name.endswith("norm"):
             continue

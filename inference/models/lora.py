@@ -23,7 +23,7 @@ from transformers.pytorch_utils import Conv1D
 
 from inference.files.adapters import WEIGHTS, AdapterFiles, refused
 from inference.kernels.native_adapters import LowRank
-from inference.models.layers import LayerParts
+from inference.models.layers import LayerParts, Linears
 from inference.models.numberless import Numberless
 from inference.sequences.state import Pieces
 
@@ -74,16 +74,39 @@ class Adapters:
         """Return what each adds to the linears of layers of Llama's shape, merged as these are."""
         places = {module: path for path, module in model.named_modules()}
         found: list[list[list[LowRank]]] = [[] for _ in self.names]
-        for group in (group for parts in layers for group in parts.linears):
+        for group in (group for parts in layers for group in parts.places):
             for low_ranks, linears in zip(self.low_ranks, found, strict=True):
                 linear, first = [], 0
-                for name, size in zip(group.names, group.sizes, strict=True):
-                    low = low_ranks.get(f"{places[group.parent]}.{name}")
+                for path, size in [] if group is None else _placed(group, places):
+                    low = low_ranks.get(path)
                     if low is not None:
                         linear.append(replace(low, first=first))
                     first += size
                 linears.append(linear)
         return found
+
+
+def _placed(group: Linears, places: Mapping[nn.Module, str]) -> Iterator[tuple[str, int]]:
+    """Yield the paths of linears that are computed as one, and how many outputs each has."""
+    for name, size in zip(group.names, group.sizes, strict=True):
+        yield f"{places[group.parent]}.{name}", size
+
+
+def fixed_linears(model: nn.Module, layers: Sequence[LayerParts]) -> frozenset[str]:
+    """Return the linears of layers of Llama's shape that take nothing more: they choose experts, or gate."""
+    known = {
+        id(each.parent.get_submodule(name))
+        for parts in layers
+        for each in parts.linears
+        for name in each.names
+    }
+    blocks = {id(parts.mixture.block) for parts in layers if parts.mixture is not None}
+    found = []
+    for path, module in model.named_modules():
+        if id(module) in blocks:
+            inside = module.named_modules(prefix=path)
+            found += [name for name, each in inside if id(each) not in known and _size(each) is not None]
+    return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,13 @@ def is_mixture(module: nn.Module) -> bool:
     return bool(expert_weights(module) or expert_codes(module))
 
 
+def first_sizes(experts: Any) -> tuple[int, int, int]:
+    """Return how many experts there are, and outputs and inputs of their first linears."""
+    name = next(iter(expert_weights(experts) or expert_codes(experts)))
+    count, n, k = getattr(experts, name).shape
+    return (count, k, n) if experts.is_transposed else (count, n, k)
+
+
 def without_experts(model_class: type[Any], places: Sequence[tuple[str, str]]) -> type[Any]:
     """Return a subclass without these parameters, named by their modules and in these: none is loaded."""
 

@@ -19,8 +19,11 @@ class RopeTable:
     memory, and no longer text has the tables copied.
     """
 
-    def __init__(self, rope: Rope, *, spread: bool = False, positions: int | None = None) -> None:
+    def __init__(
+        self, rope: Rope, *, spread: bool = False, doubled: bool = False, positions: int | None = None
+    ) -> None:
         self._rope = rope
+        self._doubled = doubled  # see `double`
         self._last = (ENDLESS if positions is None else positions) - 1
         self._most = 0 if positions is None else positions
         self._spread = spread  # see `spread_pairs`
@@ -82,6 +85,7 @@ class RopeTable:
 
     def _pair(self, positions: Tensor) -> Pair:
         pair = self._rope.tables(positions)
+        pair = double(pair) if self._doubled else pair
         cosines, sines = spread_pairs(pair) if self._spread else pair
         return cosines.float().contiguous(), sines.float().contiguous()
 
@@ -89,6 +93,12 @@ class RopeTable:
 def spread_pairs(pair: Pair) -> Pair:
     """Return rotations made for halves (a b a b) in the order for pairs of neighbours (a a b b)."""
     cosines, sines = (each[:, : each.shape[1] // 2].repeat_interleave(2, 1) for each in pair)
+    return cosines, sines
+
+
+def double(pair: Pair) -> Pair:
+    """Return rotations of which only the first half was made (a b) as they are for halves (a b a b)."""
+    cosines, sines = (torch.cat((each, each), 1) for each in pair)
     return cosines, sines
 
 

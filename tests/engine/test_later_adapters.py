@@ -212,6 +212,23 @@ def test_what_does_not_fit_or_makes_nan_is_refused_and_leaves_nothing(place: Pat
     assert said(talk.run(ask("1", talk.number("x")))[0])
 
 
+def test_a_mixture_takes_one_up_if_it_changes_nothing_by_which_experts_are_gated(tmp_path: Path) -> None:
+    model = save_model("qwen2_moe", tmp_path / "model")
+    shared = ("q_proj", "shared_expert.up_proj", "shared_expert.down_proj")
+    adapters = {"shared": toy_adapter(model, shared), "gate": toy_adapter(model, ("shared_expert_gate",))}
+    for name, each in adapters.items():
+        each.save(tmp_path / "allowed" / name)
+    wanted = generate(adapters["shared"].merged(model), PROMPTS[1], TOKENS, eos_token_id=NEVER)
+    session = Session(configured(tmp_path))
+    talk = Talk(session)
+    assert session.info.level == "fused"
+    assert "by which experts are chosen or gated: merge it" in talk.change("gate", "gate")
+    assert talk.change("shared", "shared") == ""
+    (outputs,) = talk.run(ask("shared", talk.number("shared")))
+    assert [each.token_id for each in outputs] == wanted
+    session.close()
+
+
 def test_more_than_its_memory_is_refused_until_another_has_gone(place: Path) -> None:
     given = configured(place)
     given = replace(given, model=replace(given.model, adapter_bytes=held(place, "a") + held(place, "b")))

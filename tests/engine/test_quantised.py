@@ -121,7 +121,7 @@ def test_texts_are_those_of_the_weights_that_the_files_stand_for(name: str, tmp_
 def test_experts_are_read_one_by_one(name: str, tmp_path: Path) -> None:
     model = save_quantised("qwen3_moe", tmp_path, FORMATS[name], rounded=not kept(name))
     session = Session(config(tmp_path, max_total_tokens=64))
-    assert session.level == best("native", "paged+merged")
+    assert session.level == best("fused", "paged+merged")
     check_texts(session, model)
     session.close()
 

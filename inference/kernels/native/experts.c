@@ -27,30 +27,38 @@ static int64_t prepared_of_one(const Library *library, const Experts *experts) {
     return round_up(library->amx ? 2 * bytes : bytes);
 }
 
-static int64_t lay_out(const Library *library, const Experts *experts, int64_t rows, int64_t chosen, ExpertsWork *work,
-                       char *start) {
-    const int64_t pairs = rows * chosen, number = (int64_t)sizeof(float), index = (int64_t)sizeof(int64_t);
-    const int64_t busy = pairs < experts->count ? pairs : experts->count, inner = experts->inner;
+void experts_include(const Library *library, const Experts *experts, ExpertsSizes *sizes) {
+    const int64_t wide = experts->gating.gates && experts->inner % PANEL ? 2 * experts->inner : 0;
+    sizes->count = most(sizes->count, experts->count);
+    sizes->hidden = most(sizes->hidden, experts->hidden);
+    sizes->inner = most(sizes->inner, experts->inner);
+    sizes->wide = most(sizes->wide, wide);
+    sizes->prepared = most(sizes->prepared, prepared_of_one(library, experts));
+}
+
+static int64_t lay_out(const ExpertsSizes *sizes, int64_t pairs, ExpertsWork *work, char *start) {
+    const int64_t number = (int64_t)sizeof(float), index = (int64_t)sizeof(int64_t);
+    const int64_t busy = pairs < sizes->count ? pairs : sizes->count;
     char *next = start;
     work->busy = take(&next, busy * (int64_t)sizeof(Busy));
     work->up_tiles = take(&next, (busy + 1) * index);
     work->down_tiles = take(&next, (busy + 1) * index);
-    work->counts = take(&next, experts->count * index);
-    work->places = take(&next, experts->count * index);
+    work->counts = take(&next, sizes->count * index);
+    work->places = take(&next, sizes->count * index);
     work->row = take(&next, pairs * index);
     work->whose = take(&next, pairs * index);
     work->pair = take(&next, pairs * index);
     work->weight = take(&next, pairs * number);
-    work->gathered = take(&next, pairs * experts->hidden * number);
-    work->wide = take(&next, experts->gating.gates && inner % PANEL ? pairs * 2 * inner * number : 0);
-    work->inner = take(&next, pairs * inner * number);
-    work->found = take(&next, pairs * experts->hidden * number);
-    work->prepared = take(&next, pairs * prepared_of_one(library, experts));
+    work->gathered = take(&next, pairs * sizes->hidden * number);
+    work->wide = take(&next, pairs * sizes->wide * number);
+    work->inner = take(&next, pairs * sizes->inner * number);
+    work->found = take(&next, pairs * sizes->hidden * number);
+    work->prepared = take(&next, pairs * sizes->prepared);
     return next - start;
 }
 
-int experts_reserve(const Library *library, const Experts *experts, int64_t rows, int64_t chosen, ExpertsWork *work) {
-    const int64_t bytes = lay_out(library, experts, rows, chosen, work, NULL);
+int experts_reserve(const ExpertsSizes *sizes, int64_t rows, int64_t chosen, ExpertsWork *work) {
+    const int64_t bytes = lay_out(sizes, rows * chosen, work, NULL);
     if (bytes > work->room) {
         void *memory = aligned_alloc(LINE, (size_t)bytes);
         if (!memory) return -1;
@@ -58,7 +66,7 @@ int experts_reserve(const Library *library, const Experts *experts, int64_t rows
         work->memory = memory;
         work->room = bytes;
     }
-    lay_out(library, experts, rows, chosen, work, work->memory);
+    lay_out(sizes, rows * chosen, work, work->memory);
     return 0;
 }
 
@@ -162,9 +170,11 @@ EXPORT void parley_experts_close(ExpertsWork *work) {
 /* x (rows, hidden) -> y; returns 0, or -1 if there is no memory. One call at a time has this memory. */
 EXPORT int parley_experts(const Library *library, const Experts *experts, const Routing *routing, ExpertsWork *work,
                           const float *x, float *y) {
-    ExpertsCall call = {library, experts, routing, work, x, y};
+    ExpertsCall call = {.library = library, .experts = experts, .routing = routing, .work = work, .x = x, .y = y};
+    ExpertsSizes sizes = {0};
     if (!routing->rows) return 0;
-    if (experts_reserve(library, experts, routing->rows, routing->chosen, work)) return -1;
+    experts_include(library, experts, &sizes);
+    if (experts_reserve(&sizes, routing->rows, routing->chosen, work)) return -1;
     experts_plan(&call);
     pool_run(library, task, &call, 1);
     return 0;

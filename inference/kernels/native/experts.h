@@ -64,7 +64,15 @@ typedef struct ExpertsCall {
     ExpertsWork *work;
     const float *x; /* (rows, hidden) */
     float *y;       /* (rows, hidden): the sum of what its experts give, those with lower numbers first */
+    const float *shared;  /* (rows, hidden): what that sum begins with; NULL: nothing */
+    const float *factors; /* [row], of it; NULL: none */
 } ExpertsCall;
+
+/* Of all experts that are computed in one memory, the most. */
+typedef struct ExpertsSizes {
+    int64_t count, hidden, inner, wide;
+    int64_t prepared; /* bytes of one pair */
+} ExpertsSizes;
 
 /* Of the first linear: a gate's panel goes with the up's that it is for, if none has both. */
 static inline int64_t experts_up_panels(const Experts *experts) {
@@ -72,12 +80,15 @@ static inline int64_t experts_up_panels(const Experts *experts) {
     return (sides * experts->inner + PANEL - 1) / PANEL;
 }
 
+/* Have the sizes be enough for these, too. */
+void experts_include(const Library *library, const Experts *experts, ExpertsSizes *sizes);
 /* Have memory for so many rows; returns 0, or -1 if there is none. */
-int experts_reserve(const Library *library, const Experts *experts, int64_t rows, int64_t chosen, ExpertsWork *work);
+int experts_reserve(const ExpertsSizes *sizes, int64_t rows, int64_t chosen, ExpertsWork *work);
 /* Find out who computes what; by one thread. */
 void experts_plan(const ExpertsCall *call);
 
-/* Within a task, as phases of their own, barriers included; after experts_plan. */
+/* Within a task, as phases of their own, barriers included; after experts_plan, which may be a phase of that task: how
+ * many phases there are depends on the experts alone, as a thread that comes late finds another layer's plan. */
 void experts_baseline(Worker *worker, const ExpertsCall *call);
 void experts_avx2(Worker *worker, const ExpertsCall *call);
 void experts_avx512(Worker *worker, const ExpertsCall *call);

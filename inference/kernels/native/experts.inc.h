@@ -32,11 +32,11 @@ static void ISA(gate_row)(const Gating *gating, const float *gate, const float *
     }
 }
 
-/* Inputs of the first linears, in the order of the pairs. */
+/* Inputs of the first linears, in the order of the pairs, if that is needed. */
 static void ISA(gather)(Worker *worker, const ExpertsCall *call) {
     const ExpertsWork *work = call->work;
-    const int64_t hidden = call->experts->hidden;
-    for (int64_t i; (i = pool_tile(worker, ISA(blocks)(work->pairs, PAIR_BLOCK))) >= 0;)
+    const int64_t hidden = call->experts->hidden, pairs = work->gathers ? work->pairs : 0;
+    for (int64_t i; (i = pool_tile(worker, ISA(blocks)(pairs, PAIR_BLOCK))) >= 0;)
         for (int64_t pair = i * PAIR_BLOCK; pair < ISA(least)((i + 1) * PAIR_BLOCK, work->pairs); pair++) {
             const Busy *busy = work->busy + work->whose[pair];
             const Linear *linear = call->experts->up[busy->expert];
@@ -59,10 +59,11 @@ static void ISA(gate_all)(Worker *worker, const ExpertsCall *call) {
     pool_barrier(worker);
 }
 
+/* Inputs of the second linears, if any needs that. */
 static void ISA(prepare)(Worker *worker, const ExpertsCall *call) {
     const ExpertsWork *work = call->work;
-    const int64_t inner = call->experts->inner;
-    for (int64_t i; (i = pool_tile(worker, ISA(blocks)(work->pairs, PAIR_BLOCK))) >= 0;)
+    const int64_t inner = call->experts->inner, pairs = work->prepares ? work->pairs : 0;
+    for (int64_t i; (i = pool_tile(worker, ISA(blocks)(pairs, PAIR_BLOCK))) >= 0;)
         for (int64_t pair = i * PAIR_BLOCK; pair < ISA(least)((i + 1) * PAIR_BLOCK, work->pairs); pair++) {
             const Busy *busy = work->busy + work->whose[pair];
             const Linear *linear = call->experts->down[busy->expert];
@@ -139,16 +140,19 @@ static void ISA(down_tile)(const ExpertsCall *call, const ISA(Piece) *at) {
                 work->found + busy->first * experts->hidden, experts->hidden);
 }
 
-/* What each row's experts gave, in their order. */
+/* What each row's experts gave, in their order, behind what all rows have. */
 static void ISA(combine)(Worker *worker, const ExpertsCall *call) {
     const ExpertsWork *work = call->work;
     const int64_t hidden = call->experts->hidden, chosen = call->routing->chosen;
     for (int64_t row; (row = pool_tile(worker, call->routing->rows)) >= 0;) {
         const int64_t *pairs = work->pair + row * chosen;
         const float *weights = work->weight + row * chosen;
+        const float *shared = call->shared ? call->shared + row * hidden : NULL;
+        const vf factor = vset1(call->factors ? call->factors[row] : 1.0f);
         float *y = call->y + row * hidden;
         for (int64_t i = 0; i < hidden; i += LANES) {
             vf sum = vzero();
+            if (shared) sum = vload_part(shared + i, hidden - i) * factor;
             for (int64_t j = 0; j < chosen && pairs[j] >= 0; j++)
                 sum = vfma(vload_part(work->found + pairs[j] * hidden + i, hidden - i), vset1(weights[j]), sum);
             vstore_part(y + i, hidden - i, sum);
@@ -161,14 +165,14 @@ void ISA(experts)(Worker *worker, const ExpertsCall *call) {
     const ExpertsWork *work = call->work;
     const Experts *experts = call->experts;
     const int64_t up_panels = experts_up_panels(experts), down_panels = ISA(blocks)(experts->hidden, PANEL);
-    if (work->gathers) ISA(gather)(worker, call);
+    ISA(gather)(worker, call);
     for (int64_t i; (i = pool_near_tile(worker, work->up_tiles[work->busy_count])) >= 0;) {
         const ISA(Piece) at = ISA(piece)(call->library, experts->up, work, work->up_tiles, 0, up_panels, i);
         ISA(up_tile)(call, &at);
     }
     pool_barrier(worker);
     if (experts->gating.gates && experts->inner % PANEL) ISA(gate_all)(worker, call);
-    if (work->prepares) ISA(prepare)(worker, call);
+    ISA(prepare)(worker, call);
     for (int64_t i; (i = pool_near_tile(worker, work->down_tiles[work->busy_count])) >= 0;) {
         const ISA(Piece) at = ISA(piece)(call->library, experts->down, work, work->down_tiles, 1, down_panels, i);
         ISA(down_tile)(call, &at);

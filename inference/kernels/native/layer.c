@@ -6,6 +6,7 @@
 
 #define FEW_NUMBERS 16384 /* of rows times hidden: what a thread normalises in less time than a barrier costs */
 
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 EXPORT AttentionPlan *parley_attention_plan_open(void) { return calloc(1, sizeof(AttentionPlan)); }
 
@@ -44,27 +45,44 @@ EXPORT Stack *parley_stack_open(const Shape *shape, const Layer *layers, int64_t
     stack->shape = *shape;
     stack->layers = copy;
     stack->count = count;
+    for (int64_t i = 0; i < count; i++) {
+        const Mixture *mixture = layers[i].mixture;
+        if (!mixture) continue;
+        stack->mixing.outputs = most(stack->mixing.outputs, mixture->router->n);
+        stack->mixing.chosen = most(stack->mixing.chosen, mixture->chosen);
+    }
     return stack;
 }
 
 EXPORT void parley_stack_close(Stack *stack) {
     attention_plan_free(&stack->plan);
     free(stack->memory);
+    free(stack->mixing.work.memory);
     free((void *)stack->layers);
     free(stack);
 }
-
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* Bytes that preparing `rows` rows for any of the linears takes. */
 static int64_t prepared_bytes(const Library *library, const Stack *stack, const Ends *ends, int64_t rows) {
     int64_t bytes = ends ? (int64_t)linear_input_bytes(library, ends->head, rows) : 0;
     for (int64_t i = 0; i < stack->count; i++) {
         const Layer *layer = &stack->layers[i];
-        const Linear *linears[] = {layer->qkv, layer->out, layer->gate_up, layer->down};
-        for (int j = 0; j < 4; j++) bytes = most(bytes, (int64_t)linear_input_bytes(library, linears[j], rows));
+        const Linear *router = layer->mixture ? layer->mixture->router : NULL;
+        const Linear *linears[] = {layer->qkv, layer->out, layer->gate_up, layer->down, router};
+        for (int j = 0; j < 5; j++)
+            if (linears[j]) bytes = most(bytes, (int64_t)linear_input_bytes(library, linears[j], rows));
     }
     return bytes;
+}
+
+/* The most inner numbers of a layer's MLP; `shared`: of those where gates and ups share a panel. */
+static int64_t most_inner(const Stack *stack, int shared) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < stack->count; i++) {
+        const Linear *down = stack->layers[i].down;
+        if (down && (!shared || down->k % PANEL)) found = most(found, down->k);
+    }
+    return found;
 }
 
 static void *take(char **next, int64_t bytes) {
@@ -89,6 +107,29 @@ static void lay_out_screening(Stack *stack, const Library *library, const Ends *
     s->left = take(next, number);
 }
 
+static void lay_out_mixing(Stack *stack, int64_t rows, char **next) {
+    Mixing *m = &stack->mixing;
+    const int64_t number = (int64_t)sizeof(float), some = m->chosen ? rows : 0;
+    m->logits = take(next, some * m->outputs * number);
+    m->scores = take(next, some * m->outputs * number);
+    m->experts = take(next, some * m->chosen * (int64_t)sizeof(int64_t));
+    m->weights = take(next, some * m->chosen * number);
+    m->factors = take(next, some * number);
+    m->shared = take(next, some * stack->shape.hidden * number);
+}
+
+/* Have memory for experts, whose sizes depend on what this CPU multiplies by. */
+static int reserve_experts(Stack *stack, const StackCall *call) {
+    Mixing *m = &stack->mixing;
+    const int known = m->sizes.count > 0;
+    if (!m->chosen) return 0;
+    for (int64_t i = 0; !known && i < stack->count; i++) {
+        const Mixture *mixture = stack->layers[i].mixture;
+        if (mixture) experts_include(call->library, mixture->experts, &m->sizes);
+    }
+    return experts_reserve(&m->sizes, call->rows, m->chosen, &m->work);
+}
+
 /* Lay the buffers out for the call's rows from `start` on; returns how many bytes they take. */
 static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
     const Library *library = call->library;
@@ -103,8 +144,8 @@ static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
     stack->given = take(&next, row * shape->hidden);
     stack->qkv = take(&next, row * (shape->heads + 2 * shape->kv_heads) * shape->head_dim);
     stack->attended = take(&next, row * shape->heads * shape->head_dim);
-    stack->gate_up = take(&next, shape->inner % PANEL ? row * 2 * shape->inner : 0);
-    stack->inner = take(&next, row * shape->inner);
+    stack->gate_up = take(&next, row * 2 * most_inner(stack, 1));
+    stack->inner = take(&next, row * most_inner(stack, 0));
     stack->prepared = take(&next, prepared);
     int64_t low = call->adapters ? (row * stack->adapters.rank + 63) / 64 * 16 : 0; /* floats */
     stack->low = take(&next, call->few ? 0 : low * (int64_t)sizeof(float));
@@ -113,6 +154,7 @@ static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
     stack->own = take(&next, stack->own_size * (int64_t)sizeof(float) * library->threads);
     const int64_t left = call->trims && call->adapters ? call->tokens->count : 0;
     stack->adapters_left = take(&next, left * (int64_t)sizeof(int32_t));
+    lay_out_mixing(stack, rows, &next);
     stack->screening.rows = ends && ends->screen && call->tokens->only ? call->tokens->count : 0;
     if (stack->screening.rows) lay_out_screening(stack, library, ends, &next);
     return next - start;
@@ -146,7 +188,7 @@ static int run(StackCall *call) {
     call->rows = call->step->tokens;
     call->few = call->rows * stack->shape.hidden <= FEW_NUMBERS;
     call->trims = call->ends && call->ends->trims && call->tokens->count < call->rows;
-    if (reserve(stack, call)) return -1;
+    if (reserve(stack, call) || reserve_experts(stack, call)) return -1;
     const Cache *cache = &stack->layers[0].cache;
     if (stack->count && attention_plan(&stack->plan, call->step, cache, stack->shape.heads, call->library)) return -1;
     if (call->trims) attention_want(&stack->plan, call->tokens->rows, call->tokens->count);

@@ -3,12 +3,14 @@
 #define PARLEY_LAYER_H
 
 #include "attention.h"
-#include "experts.h"
+#include "mixture.h"
 #include "rows.h"
 
 /* A norm is RMS, with the weights of its module (1 + w where the model says so), or absent: NULL. */
 typedef struct Layer {
-    const Linear *qkv, *out, *gate_up, *down;
+    const Linear *qkv, *out;
+    const Linear *gate_up, *down; /* NULL: only with a mixture, which shares nothing among all rows */
+    const Mixture *mixture;       /* NULL: none; else its experts' results are added to the MLP's */
     const float *input_norm, *mid_norm;     /* of what attention and the MLP read */
     const float *attention_norm, *mlp_norm; /* of what they give */
     const float *query_norm, *key_norm;
@@ -19,7 +21,7 @@ typedef struct Layer {
 } Layer;
 
 typedef struct Shape {
-    int64_t hidden, heads, kv_heads, head_dim, inner, rotary_dim, interleaved, activation;
+    int64_t hidden, heads, kv_heads, head_dim, rotary_dim, interleaved, activation;
     float eps, residual; /* residual: what attention and the MLP give is multiplied by it */
 } Shape;
 
@@ -84,12 +86,13 @@ typedef struct Stack {
     float *attended;   /* [row][heads * head_dim] */
     float *given;      /* [row][hidden]: what attention or the MLP gave */
     float *gate_up;    /* [row][2 inner], where gates and ups share a panel */
-    float *inner;      /* [row][inner] */
+    float *inner;      /* [row][inner], of the layer's own */
     void *prepared;    /* inputs of linears that need it */
     float *low;        /* [row][adapters.rank]: what adapters make of a linear's inputs */
     float *own;        /* [thread][own_size]: inputs that each thread makes for itself, of few rows, then their `low` */
     int32_t *adapters_left; /* [row] of those that get logits, where the last layer is trimmed */
     Screening screening;
+    Mixing mixing;
     Adapters adapters;
     Reduce reduce; /* NULL: the layers are whole */
     void *reduces; /* its context */

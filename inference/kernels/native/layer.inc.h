@@ -17,7 +17,8 @@ typedef struct {
     const float *given_norm; /* NULL: none */
     const float *norm;       /* NULL: none */
     const Linear *linear;
-    int64_t place;           /* which of all layers' linears that is, for adapters */
+    int64_t place;           /* which of all layers' linears that is, for adapters; -1: none of them */
+    int keeps_normed;        /* 1: the norm is left in stack->normed, too */
 } ISA(Source);
 
 INLINE int64_t ISA(blocks)(int64_t n, int64_t size) { return (n + size - 1) / size; }
@@ -60,6 +61,8 @@ static Input ISA(own_input)(const StackCall *call, const ISA(Source) *from, floa
         for (int64_t row = 0; row < call->rows; row++) {
             float *mine = own + row * shape->hidden, *sum = keep ? from->x_out + row * shape->hidden : mine;
             ISA(source_row)(shape, from, row, sum, mine);
+            float *normed = call->stack->normed + row * shape->hidden;
+            if (keep && from->keeps_normed) memcpy(normed, mine, (size_t)shape->hidden * sizeof(float));
         }
         input.x = own;
         prepared = own + (call->rows * shape->hidden + 15) / 16 * 16;
@@ -129,7 +132,7 @@ static void ISA(gated_tile)(const StackCall *call, const ISA(Source) *from, cons
                             int64_t first, int64_t last, int64_t panel) {
     const Stack *stack = call->stack;
     float sides[MOST_TILE_ROWS * 2 * PANEL] __attribute__((aligned(64))); /* [row][gates, ups] */
-    int64_t inner = stack->shape.inner, stride = 2 * PANEL;
+    int64_t inner = from->linear->n / 2, stride = 2 * PANEL;
     for (int64_t side = 0; side < 2; side++) {
         int64_t at = panel + side * (inner / PANEL); /* y is where row 0 and column 0 would be */
         float *y = sides + side * PANEL - first * stride - at * PANEL;
@@ -150,7 +153,7 @@ static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source)
     const float *low = call->few ? own + stack->own_inputs : stack->low;
     Input input;
     if (!call->few) input = ISA(shared_input)(worker, call, from);
-    int64_t panels = gated ? stack->shape.inner / PANEL : linear_panels(from->linear), ready = !call->few;
+    int64_t panels = gated ? from->linear->n / 2 / PANEL : linear_panels(from->linear), ready = !call->few;
     ISA(Grid) grid = ISA(grid)(call, from->linear, call->rows, panels);
     for (int64_t i; (i = pool_near_tile(worker, grid.row_blocks * panels)) >= 0;) {
         const ISA(Cut) at = ISA(cut)(&grid, i);
@@ -170,7 +173,7 @@ static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source)
 
 static void ISA(feed_forward)(Worker *worker, const StackCall *call, const ISA(Source) *from) {
     const Stack *stack = call->stack;
-    int64_t inner = stack->shape.inner;
+    int64_t inner = from->linear->n / 2;
     int gated = inner % PANEL == 0; /* else gates and ups share a panel, and wait for each other */
     ISA(linear)(worker, call, from, stack->gate_up, gated);
     if (gated) return;
@@ -181,6 +184,8 @@ static void ISA(feed_forward)(Worker *worker, const StackCall *call, const ISA(S
         }
     pool_barrier(worker);
 }
+
+#include "mixture.inc.h"
 
 static void ISA(attend_layer)(Worker *worker, const StackCall *call, const Layer *layer, int trims) {
     Stack *stack = call->stack;
@@ -231,9 +236,13 @@ static ISA(Source) ISA(after_attention)(Worker *worker, const StackCall *call, c
     ISA(reduce)(worker, call);
     from = (ISA(Source)){.x = x, .x_out = sum, .given = stack->given, .given_norm = layer->attention_norm,
                          .norm = layer->mid_norm, .linear = layer->gate_up, .place = place + GATE_UP};
-    ISA(feed_forward)(worker, call, &from);
-    from = (ISA(Source)){.x = stack->inner, .linear = layer->down, .place = place + DOWN};
-    ISA(linear)(worker, call, &from, stack->given, 0);
+    if (layer->mixture)
+        ISA(mix)(worker, call, layer, from);
+    else {
+        ISA(feed_forward)(worker, call, &from);
+        from = (ISA(Source)){.x = stack->inner, .linear = layer->down, .place = place + DOWN};
+        ISA(linear)(worker, call, &from, stack->given, 0);
+    }
     ISA(reduce)(worker, call);
     return (ISA(Source)){.x = sum, .given = stack->given, .given_norm = layer->mlp_norm};
 }

@@ -2,7 +2,7 @@
 
 /* What the adapter of a row adds to one of all layers' linears; NULL: nothing. */
 INLINE const LowRanks *ISA(low_ranks)(const StackCall *call, int64_t linear, int64_t row) {
-    if (!call->adapters || call->adapters[row] < 0) return NULL;
+    if (!call->adapters || linear < 0 || call->adapters[row] < 0) return NULL;
     const Stack *stack = call->stack;
     return &stack->adapters.linears[call->adapters[row] * stack->count * LAYER_LINEARS + linear];
 }

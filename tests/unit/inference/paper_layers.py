@@ -17,6 +17,7 @@ from inference.models.paged import LayerShape
 from inference.quantised import bits8
 from inference.quantised.rounding4 import round_rows
 from tests.unit.inference.paged_attention import Tokens, expected
+from tests.unit.inference.paper_mixtures import PaperMixture
 
 LAYER_KINDS = [kind for kind in WeightKind if kind is not WeightKind.INT6]  # which is for screens of heads
 NORMS = ("input_norm", "mid_norm", "attention_norm", "mlp_norm")
@@ -26,7 +27,7 @@ NORMS = ("input_norm", "mid_norm", "attention_norm", "mlp_norm")
 class PaperLayer:
     """The weights of a layer; those of norms that it has not are absent."""
 
-    linears: dict[str, Tensor]  # qkv, out, gate_up, down: (n, k)
+    linears: dict[str, Tensor]  # qkv, out, gate_up, down: (n, k); the last two may be missing in a mixture
     biases: dict[str, Tensor] = field(default_factory=dict)
     norms: dict[str, Tensor] = field(default_factory=dict)
     window: int | None = None
@@ -34,6 +35,7 @@ class PaperLayer:
     scaling: float | None = None
     sinks: Tensor | None = None
     rotary: int | None = 0
+    mixture: PaperMixture | None = None
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         """Return what the linear of that name gives."""
@@ -83,10 +85,20 @@ def forward(
     for layer in layers:
         given = _attention(layer, shape, layer.norm("input_norm", x, shape.eps), rotaries)
         x = x + shape.residual * layer.norm("attention_norm", given, shape.eps)
-        gate, up = layer.linear("gate_up", layer.norm("mid_norm", x, shape.eps)).chunk(2, -1)
-        given = layer.linear("down", _activate(shape, gate) * up)
+        given = _feed_forward(layer, shape, layer.norm("mid_norm", x, shape.eps))
         x = x + shape.residual * layer.norm("mlp_norm", given, shape.eps)
     return x
+
+
+def _feed_forward(layer: PaperLayer, shape: StackShape, x: Tensor) -> Tensor:
+    given = None
+    if "down" in layer.linears:
+        gate, up = layer.linear("gate_up", x).chunk(2, -1)
+        given = layer.linear("down", _activate(shape, gate) * up)
+    if layer.mixture is not None:
+        return layer.mixture.give(x, given)
+    assert given is not None, "an MLP, or a mixture"
+    return given
 
 
 def native(
@@ -104,6 +116,15 @@ def native(
         _native_layer(library, layer, cache, kind) for layer, cache in zip(layers, caches, strict=True)
     ]
     return NativeStack(library, weights, shape)
+
+
+def with_mixture(layer: PaperLayer, mixture: PaperMixture, inner: int | None = None) -> PaperLayer:
+    """Have a mixture, with so many inner numbers of the layer's MLP for all rows; None: without one."""
+    linears = {name: layer.linears[name] for name in ("qkv", "out")}
+    if inner is not None:
+        up, down = layer.linears["gate_up"], layer.linears["down"]
+        linears |= {"gate_up": up[: 2 * inner], "down": down[:, :inner] * (down.shape[1] / inner) ** 0.5}
+    return replace(layer, linears=linears, mixture=mixture)
 
 
 def with_head_norms(layer: PaperLayer, shape: StackShape, together: bool) -> PaperLayer:
@@ -176,8 +197,17 @@ def _native_layer(
     packed = {
         name: _packed(library, weight, layer.biases.get(name), kind) for name, weight in layer.linears.items()
     }
+    mixture = layer.mixture
+
+    def pack(weight: Tensor, bias: Tensor | None) -> PackedLinear:
+        return _packed(library, weight, bias, kind)
+
     return LayerWeights(
-        **packed,
+        qkv=packed["qkv"],
+        out=packed["out"],
+        gate_up=packed.get("gate_up"),
+        down=packed.get("down"),
+        mixture=None if mixture is None else mixture.native(library, pack),
         **layer.norms,
         cache=cache,
         window=layer.window,

@@ -184,7 +184,7 @@ def test_experts_that_compute_something_else_are_the_models_own_again(
     monkeypatch.setattr(PackedExperts, "__call__", lambda *given: 1.1 * right(*given))
     with torch.inference_mode():
         expected = model(input_ids=ids).logits
-        served = bring_up(model, Options(library=library, merge=False))
+        served = bring_up(model, Options(library=library, merge=False, fuse=False))
         assert served.level is Level.PAGED
         model.set_attn_implementation("eager")
         torch.testing.assert_close(model(input_ids=ids).logits, expected)

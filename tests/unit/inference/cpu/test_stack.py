@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -36,14 +37,19 @@ def library() -> Library:
     return found
 
 
-def fuse(model: PreTrainedModel, library: Library, kind: WeightKind | None = None) -> FusedModel:
+def fuse(
+    model: PreTrainedModel,
+    library: Library,
+    kind: WeightKind | None = None,
+    adapted: Collection[str] = (),
+) -> FusedModel:
     exact = native_pack(library, None, narrow=True, round_inputs=False)
-    packs = Packs(exact, None)
+    packs = Packs(exact, None, exact)
     if kind is not None:
-        packs = Packs(native_pack(library, kind, narrow=True, round_inputs=False), exact)
+        packs = Packs(native_pack(library, kind, narrow=True, round_inputs=False), exact, exact)
     probed = use_paged_attention(model)
     try:
-        return fuse_model(model, probed, library, packs, proof_prompts(model)[0], 256)
+        return fuse_model(model, probed, library, packs, proof_prompts(model)[0], 256, adapted)
     finally:
         model.set_attn_implementation("eager")
 

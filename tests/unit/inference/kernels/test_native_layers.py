@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from inference.kernels.choosing import Choosing
+from inference.kernels.gating import Gating
 from inference.kernels.native import Library, PackedLinear, WeightKind
 from inference.kernels.native_attention import NativeCacheLayer
 from inference.kernels.native_layers import LayerWeights, NativeStack, StackShape
@@ -37,7 +39,9 @@ from tests.unit.inference.paper_layers import (
     random_layer,
     rotary,
     with_head_norms,
+    with_mixture,
 )
+from tests.unit.inference.paper_mixtures import random_mixture
 
 torch.set_num_threads(1)
 pytestmark = built
@@ -87,6 +91,42 @@ PARTIAL = replace(SHAPE, rotary_dim=6)
 PAIRS = replace(SHAPE, rotary_dim=8, interleaved=True, activation="gelu")
 GRANITE = replace(SHAPE, residual=0.22, scaling=0.1)
 ODD = replace(SHAPE, hidden=50, inner=75, head_dim=10, heads=5, kv_heads=1)  # nothing ends with a panel
+TWO = Choosing(scoring="softmax", chosen=2, normalises=True)
+GROUPS = Choosing(scoring="sigmoid", chosen=3, normalises=True, scale=2.5, groups=4, kept=2, best=2)
+GPT_OSS = Gating(gates=True, activation="silu", factor=1.702, limit=2.0, offset=1.0)
+MIXTURES = {
+    "Mixtral": (
+        SHAPE,
+        [with_mixture(each, random_mixture(48, TWO, seed=i)) for i, each in enumerate(layers(SHAPE))],
+    ),
+    "DeepSeek": (  # whose first layer has no experts, and an MLP of another size
+        SHAPE,
+        [
+            layers(SHAPE)[0],
+            with_mixture(layers(SHAPE)[1], random_mixture(48, GROUPS, corrects=True), inner=40),
+        ],
+    ),
+    "Qwen 2 MoE": (
+        SHAPE,
+        [
+            with_mixture(
+                each, random_mixture(48, replace(TWO, normalises=False), gated=True, seed=i), inner=64
+            )
+            for i, each in enumerate(layers(SHAPE, NORMS))
+        ],
+    ),
+    "odd mixtures": (
+        ODD,
+        [
+            with_mixture(
+                layers(ODD)[0], random_mixture(50, TWO, count=5, inner=21, gating=GPT_OSS, bias=True)
+            ),
+            with_mixture(
+                layers(ODD)[1], random_mixture(50, GROUPS, count=12, inner=64, gated=True), inner=75
+            ),
+        ],
+    ),
+}
 STACKS: dict[str, tuple[StackShape, list[PaperLayer]]] = {
     "Llama": (SHAPE, layers(SHAPE)),
     "biases": (SHAPE, [with_biases(layer) for layer in layers(SHAPE)]),
@@ -112,6 +152,7 @@ STACKS: dict[str, tuple[StackShape, list[PaperLayer]]] = {
         [replace(layers(SHAPE)[0], scaling=0.4, sinks=torch.arange(6.0))],
     ),
     "no layers": (SHAPE, []),
+    **MIXTURES,
 }
 BASES = (1e4, 100.0)
 
@@ -163,7 +204,7 @@ def test_one_token_at_a_time_gives_the_same_bits(
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_batches_pieces_pages_and_threads_change_no_bit(data: st.DataObject) -> None:
-    shape, papers = STACKS[data.draw(st.sampled_from(["Llama", "OLMo 2", "Gemma 2", "odd sizes"]))]
+    shape, papers = STACKS[data.draw(st.sampled_from(["Llama", "OLMo 2", "Gemma 2", "odd sizes", *MIXTURES]))]
     kind = data.draw(st.sampled_from(LAYER_KINDS))
     lengths = data.draw(st.lists(st.integers(1, 300), min_size=1, max_size=4))
     kv_dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16]))
@@ -247,7 +288,7 @@ def _stack_of(library: Library, model: torch.nn.Module, config: LlamaConfig | Qw
 def test_weights_that_do_not_fit_are_refused() -> None:
     library = next(iter(LIBRARIES.values()))
     with pytest.raises(AssertionError):
-        native(library, layers(SHAPE), replace(SHAPE, inner=SHAPE.inner + 1), 3, WeightKind.FLOAT32)
+        native(library, layers(SHAPE), replace(SHAPE, inner=SHAPE.inner - 1), 3, WeightKind.FLOAT32)
 
 
 def test_an_embedding_for_each_layer_is_wanted() -> None:
