@@ -95,7 +95,8 @@ def rounded_shapes(model: nn.Module) -> dict[str, list[tuple[int, int]]]:
 
 def _read(experts: tuple[Names, ...], tensors: Mapping[str, Kept]) -> list[Codes]:
     def whole(names: Names) -> Codes:
-        found = join([tensors[name].codes() for name in names])
+        codes = [tensors[name].codes() for name in names]
+        found = join(codes) or join([each.packable() for each in codes])  # groups may be of other sizes
         assert found is not None, "their forms are alike"
         return found
 
@@ -137,7 +138,8 @@ def _pieces(
         if not places or any(place not in known for place in places):
             continue
         weights = [stored.weights[known[place]] for place in places]
-        if len({_form(each) for each in weights}) == 1 and _fit(weights[:count], shape):
+        alike = len({_form(each) for each in weights}) == 1
+        if alike and all(_fit(weights[at : at + count], shape) for at in range(0, len(weights), count)):
             several = [tuple(known[expert, part] for part in range(count)) for expert in range(shape[0])]
             found[path, name] = tuple(several)
     return found
