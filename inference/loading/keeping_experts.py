@@ -110,12 +110,14 @@ def _whole(
     """Return the parameters that the files have as one weight."""
     names = FileNames(model)
     found: dict[tuple[str, str], tuple[Names, ...] | str] = {}
-    own = {f"{path}.{name}": (path, name) for path, name, _ in _parameters(model, turned=True)}
+    own = {f"{path}.{name}": (path, name, shape) for path, name, shape in _parameters(model, turned=True)}
     for name, each in stored.weights.items():
         renamed, source = names.own(name)
         kept = each.experts is not None and each.codes_bytes and each.bits in bits
         if kept and source is None and renamed in own:
-            found[own[renamed]] = name
+            path, parameter, shape = own[renamed]
+            if each.shape == tuple(shape):
+                found[path, parameter] = name
     return found
 
 
@@ -135,7 +137,7 @@ def _pieces(
     for path, name, shape in _parameters(model, turned=False):
         known, count = pieces.get(f"{path}.{name}", {}), parts.get(f"{path}.{name}", 0)
         places = [(expert, part) for expert in range(shape[0]) for part in range(count)]
-        if not places or any(place not in known for place in places):
+        if not places or set(places) != set(known):
             continue
         weights = [stored.weights[known[place]] for place in places]
         alike = len({_form(each) for each in weights}) == 1

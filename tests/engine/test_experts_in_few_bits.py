@@ -19,7 +19,7 @@ from inference.levels.served import Level, Served
 from inference.loading.source import find_source
 from tests.engine.cores import Session, config, request
 from tests.engine.models import save_model
-from tests.engine.quantised import Floats, Packed, in_words_with_scales, save_quantised
+from tests.engine.quantised import Floats, Packed, describe, in_words_with_scales, save_quantised
 from tests.engine.quantised_experts import save_mxfp4
 from tests.engine.test_quantised import FORMATS, compressed
 from tests.engine.texts import PROMPTS, check_texts, rounding
@@ -103,6 +103,21 @@ def test_an_expert_of_another_shape_ends_the_start_as_it_is_loaded(tmp_path: Pat
         tensors[name] = tensors[name].chunk(2, 1)[0].contiguous()
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelUnavailable, match="can't be loaded: "):
+        Session(config(tmp_path, max_total_tokens=64))
+
+
+@pytest.mark.parametrize("number", [3, 6])
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+def test_another_number_of_experts_than_there_are_ends_the_start(
+    family: str, number: int, tmp_path: Path
+) -> None:
+    if family == "gpt_oss":
+        save_mxfp4(tmp_path)
+    else:
+        save_quantised(family, tmp_path, FORMATS["awq"])
+    describe(tmp_path, num_experts=number, num_local_experts=number)
+    sizes = rf"`model.layers.0.mlp.experts.down_proj` is 4x\d+x\d+ in the files and {number}x"
+    with pytest.raises(ModelUnavailable, match=sizes):
         Session(config(tmp_path, max_total_tokens=64))
 
 
