@@ -52,11 +52,12 @@ class NativeExperts(nn.Module):
         self._own = (experts,)  # in a tuple: its parameters are gone
         self._dtypes = {name: each.dtype for name, each in expert_weights(experts).items()}
         first, second = self._names = tuple(self._dtypes or expert_codes(experts))
-        self._gating = find_gating(experts)
+        has_norm = getattr(experts, "has_post_expert_norm", False)
+        self._gating = None if has_norm else find_gating(experts)  # None: by the experts' own code
         self.up = _packed(experts, first, pack, self._alternates, frees=frees)
         self.down = _packed(experts, second, pack, frees=frees)
         self._packed: PackedExperts | None = None
-        if self._gating is not None and not getattr(experts, "has_post_expert_norm", False):
+        if self._gating is not None:
             up, down = ([each.packed for each in linears] for linears in (self.up, self.down))
             self._packed = PackedExperts(memory, up, down, self._gating)
 

@@ -95,7 +95,8 @@ def rounded_shapes(model: nn.Module) -> dict[str, list[tuple[int, int]]]:
 
 def _read(experts: tuple[Names, ...], tensors: Mapping[str, Kept]) -> list[Codes]:
     def whole(names: Names) -> Codes:
-        found = join([tensors[name].codes() for name in names])
+        codes = [tensors[name].codes() for name in names]
+        found = join(codes) or join([each.packable() for each in codes])  # groups may be of other sizes
         assert found is not None, "their forms are alike"
         return found
 
@@ -109,12 +110,14 @@ def _whole(
     """Return the parameters that the files have as one weight."""
     names = FileNames(model)
     found: dict[tuple[str, str], tuple[Names, ...] | str] = {}
-    own = {f"{path}.{name}": (path, name) for path, name, _ in _parameters(model, turned=True)}
+    own = {f"{path}.{name}": (path, name, shape) for path, name, shape in _parameters(model, turned=True)}
     for name, each in stored.weights.items():
         renamed, source = names.own(name)
         kept = each.experts is not None and each.codes_bytes and each.bits in bits
         if kept and source is None and renamed in own:
-            found[own[renamed]] = name
+            path, parameter, shape = own[renamed]
+            if each.shape == tuple(shape):
+                found[path, parameter] = name
     return found
 
 
@@ -134,10 +137,11 @@ def _pieces(
     for path, name, shape in _parameters(model, turned=False):
         known, count = pieces.get(f"{path}.{name}", {}), parts.get(f"{path}.{name}", 0)
         places = [(expert, part) for expert in range(shape[0]) for part in range(count)]
-        if not places or any(place not in known for place in places):
+        if not places or set(places) != set(known):
             continue
         weights = [stored.weights[known[place]] for place in places]
-        if len({_form(each) for each in weights}) == 1 and _fit(weights[:count], shape):
+        alike = len({_form(each) for each in weights}) == 1
+        if alike and all(_fit(weights[at : at + count], shape) for at in range(0, len(weights), count)):
             several = [tuple(known[expert, part] for part in range(count)) for expert in range(shape[0])]
             found[path, name] = tuple(several)
     return found

@@ -97,6 +97,8 @@ def keep_expert_codes(
     own = type(experts)
     if not issubclass(own, QuantisedExperts):
         experts.__class__ = type(own.__name__, (QuantisedExperts, own), {"__module__": own.__module__})
+    for name in codes:  # what `without_experts` has in their place
+        experts.__dict__.pop(name, None)
     experts.__dict__["codes"] = {name: list(several) for name, several in codes.items()}
     experts.__dict__["computed_in"] = dtype
 
@@ -127,7 +129,9 @@ def without_experts(model_class: type[Any], places: Sequence[tuple[str, str]]) -
             for path, name in places:
                 experts = self.get_submodule(path)
                 del experts._parameters[name]
-                experts._is_hf_initialized = True  # the loader would fill what isn't there
+                # The loader would fill what isn't there; and there is code of a layer that fills its experts'
+                experts._is_hf_initialized = True
+                setattr(experts, name, torch.empty(0))
 
     Without.__name__, Without.__module__ = model_class.__name__, model_class.__module__
     return Without

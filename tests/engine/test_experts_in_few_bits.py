@@ -5,20 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from codegen.toy_rules import OWN
+from inference.errors import ModelUnavailable
 from inference.files.checkpoint import read_weights
 from inference.kernels.native import open_library
 from inference.levels.ladder import Attempt, Climb
 from inference.levels.served import Level, Served
 from inference.loading.source import find_source
-from tests.engine.cores import Session, config
+from tests.engine.cores import Session, config, request
 from tests.engine.models import save_model
-from tests.engine.quantised import save_quantised
+from tests.engine.quantised import Floats, Packed, describe, in_words_with_scales, save_quantised
 from tests.engine.quantised_experts import save_mxfp4
-from tests.engine.test_quantised import FORMATS
-from tests.engine.texts import check_texts, rounding
+from tests.engine.test_quantised import FORMATS, compressed
+from tests.engine.texts import PROMPTS, check_texts, rounding
 
 pytestmark = pytest.mark.skipif(open_library() is None, reason="the native kernels were not built")
 # Gates and ups in files of their own names, under other names, with shared experts beside, without gates
@@ -89,6 +93,64 @@ def test_experts_of_which_one_is_in_other_bits_are_expanded(tmp_path: Path) -> N
     assert session.info.quantization.endswith("kept in 4 bits, some expanded to float16")
     del model
     session.close()
+
+
+def test_an_expert_of_another_shape_ends_the_start_as_it_is_loaded(tmp_path: Path) -> None:
+    save_quantised("qwen3_moe", tmp_path, FORMATS["awq"])
+    tensors = load_file(tmp_path / "model.safetensors")
+    for part in ("qweight", "qzeros", "scales"):
+        name = f"model.layers.1.mlp.experts.2.up_proj.{part}"
+        tensors[name] = tensors[name].chunk(2, 1)[0].contiguous()
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelUnavailable, match="can't be loaded: "):
+        Session(config(tmp_path, max_total_tokens=64))
+
+
+@pytest.mark.parametrize("number", [3, 6])
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+def test_another_number_of_experts_than_there_are_ends_the_start(
+    family: str, number: int, tmp_path: Path
+) -> None:
+    if family == "gpt_oss":
+        save_mxfp4(tmp_path)
+    else:
+        save_quantised(family, tmp_path, FORMATS["awq"])
+    describe(tmp_path, num_experts=number, num_local_experts=number)
+    sizes = rf"`model.layers.0.mlp.experts.down_proj` is 4x\d+x\d+ in the files and {number}x"
+    with pytest.raises(ModelUnavailable, match=sizes):
+        Session(config(tmp_path, max_total_tokens=64))
+
+
+def test_experts_that_a_layers_code_begins_stay_in_few_bits(tmp_path: Path) -> None:
+    family = "qwen3_omni_moe_thinker"  # of text alone the oracle's own code takes nothing
+    keep = ("lm_head", "gate.weight", "visual", "audio")
+    save_quantised(family, tmp_path, FORMATS["bitsandbytes int8"], keep)
+    heard = []
+    for on in (True, False):
+        session = Session(replace(config(tmp_path, max_total_tokens=64), compress_weights=on))
+        assert session.info.quantization is not None
+        assert ("kept in 8 bits" in session.info.quantization) == on
+        heard.append(session.run([request("0", PROMPTS[0], ignore_eos=True)]).tokens("0"))
+        session.close()
+    assert heard[0] == heard[1]
+
+
+def test_gates_and_ups_may_be_in_groups_of_different_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OWN, "qwen3_moe", {**OWN.get("qwen3_moe", {}), "hidden_size": 256})
+    several = [in_words_with_scales(4, size, zeros=False) for size in (128, 0)]
+
+    def by_turns(weight: Floats, random: np.random.Generator) -> Packed:
+        several.reverse()
+        return several[0](weight, random)
+
+    settings = compressed(
+        "pack-quantized", num_bits=4, type="int", strategy="group", group_size=128, symmetric=True
+    )
+    form = replace(FORMATS["compressed in 4 bits"], packer=by_turns, settings=settings)
+    model = save_quantised("qwen3_moe", tmp_path, form, ("lm_head", "gate.weight", "attn"), rounded=False)
+    check(tmp_path, model)
 
 
 def test_they_are_planned_with(tmp_path: Path) -> None:

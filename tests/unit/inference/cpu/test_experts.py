@@ -69,6 +69,19 @@ def test_experts_compute_what_the_models_own_do(family: str, pack: NativePack, m
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_experts_with_a_norm_behind_each_are_computed_by_their_own_code(
+    family: str, pack: NativePack, memory: ExpertsMemory
+) -> None:
+    own = experts_of(family)
+    given = routing()
+    with torch.inference_mode():
+        expected = own(*given)
+        own.has_post_expert_norm, own.post_expert_norm = True, nn.Identity()
+        found = NativeExperts(own, pack, memory)(*given)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_tokens_bits_are_the_same_alone_and_in_any_batch(
     family: str, pack: NativePack, memory: ExpertsMemory
 ) -> None:
