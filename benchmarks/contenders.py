@@ -22,9 +22,9 @@ class Parley:
 
     name = "parley"
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, quantize: str | None = None, **settings: Any) -> None:
         """`settings` are those of EngineConfig."""
-        model = ModelConfig(model_id=str(directory))
+        model = ModelConfig(model_id=str(directory), quantize=quantize)
         self._core = TorchCore(EngineConfig(model=model, **settings))
         info = self._core.load(print)
         self.level, self.threads = info.level, torch.get_num_threads()

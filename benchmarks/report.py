@@ -14,7 +14,15 @@ from pathlib import Path
 
 from benchmarks.gpu import page as gpu
 from benchmarks.machine import RESULTS
-from benchmarks.report_options import adapters, encoders, fleet, speculation, states, switches
+from benchmarks.report_options import (
+    adapters,
+    encoders,
+    fleet,
+    mixtures,
+    speculation,
+    states,
+    switches,
+)
 from benchmarks.report_soak import served, soak
 from benchmarks.tables import Row, table
 
@@ -54,6 +62,7 @@ def _sections() -> dict[str, Callable[[Row], Iterator[str]]]:
         "roofline": _roofline,
         "scaling": _scaling,
         "states": states,
+        "mixtures": mixtures,
         "encoders": encoders,
         "speculation": speculation,
         "adapters": adapters,

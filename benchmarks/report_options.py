@@ -90,6 +90,32 @@ def states(results: Row) -> Iterator[str]:
     yield from table(["shape", "level", *head, "next turn, all read", "kept", "same texts"], lines)
 
 
+def mixtures(results: Row) -> Iterator[str]:
+    """Yield the section of mixtures of experts."""
+    yield from ["", "## Mixtures of experts", ""]
+    yield (
+        f"`python -m benchmarks.mixtures`, in process: tokens/s of greedy texts, {results['prompt']} tokens "
+        f"in and {results['tokens']} out, beside transformers' own `generate` with the same weights in "
+        f"float32, in turn, medians of {results['reps']}; random weights in real shapes with vocabularies of "
+        f"{results['words']:,}, stored in bfloat16. `layer by layer` is `--fuse-layers false`, `4 bits` is "
+        "`--quantize bitsandbytes-nf4`, which rounds."
+    )
+    yield ""
+    lines = (
+        [
+            row["like"],
+            str(rate["batch"]),
+            *(f"{rate[name]:.1f}" for name in ("transformers", "layer by layer", "parley", "4 bits")),
+            f"**{rate['parley'] / rate['transformers']:.1f}**",
+            f"{row['same_texts']:.0%}",
+        ]
+        for row in results["rows"]
+        for rate in row["rates"]
+    )
+    heads = ["shape", "at once", "transformers", "layer by layer", "Parley", "4 bits", "ratio", "same texts"]
+    yield from table(heads, lines)
+
+
 def _beside(rate: Row) -> str:
     ours, other = rate["parley"], rate["transformers"]
     return f"{other:.1f}, {ours:.1f}, **{ours / other:.1f}**"

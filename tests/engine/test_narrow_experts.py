@@ -14,9 +14,9 @@ PROMPTS = prompts(9, 40, 1)
 TOKENS = 12
 # The level with the native kernels, and without them
 FAMILIES = {
-    "qwen3_moe": ("native", "paged+merged"),
-    "gpt_oss": ("native", "paged+merged"),
-    "aria_text": ("native", "paged+merged"),
+    "qwen3_moe": ("fused", "paged+merged"),
+    "gpt_oss": ("fused", "paged+merged"),
+    "aria_text": ("fused", "paged+merged"),
     "qwen3_next": ("native", "paged+merged"),
     "nemotron_h": ("native", "paged+merged"),
     "deepseek_v32": ("batched", "batched"),

@@ -53,8 +53,8 @@ FULL = {
     "lines": 2,
     "options": {"tags": ["</arg_value>", "\n"]},
 }
-# Seed's template writes an object as Python does, and MiniMax M3's in tags within tags
-FLAT = ("seed", "minimax_m3")
+# Seed's and MiniCPM5's templates write an object as Python does, and MiniMax M3's in tags within tags
+FLAT = ("seed", "minicpm", "minimax_m3")
 PLAIN = {name: value for name, value in FULL.items() if name != "options"}
 ASKED = {"role": "user", "content": "Write it."}
 

@@ -1,0 +1,137 @@
+"""Measure mixtures of experts beside transformers' own `generate`: fused, layer by layer, and in 4 bits.
+
+    python -m benchmarks.mixtures [--only NAME ...] [--reps 3]
+
+In process and in turn, random weights in real shapes, stored in bfloat16 (transformers computes with them in
+float32, as it is faster so on a CPU). Writes benchmarks/results/mixtures-MACHINE.json and docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+from inference.environment import prepare_environment
+
+prepare_environment()
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+import random  # noqa: E402
+import statistics  # noqa: E402
+import tempfile  # noqa: E402
+from dataclasses import dataclass  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import torch  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
+from transformers.utils import logging  # noqa: E402
+
+from benchmarks import report  # noqa: E402
+from benchmarks.contenders import Parley, Transformers  # noqa: E402
+from benchmarks.machine import RESULTS, about, machine  # noqa: E402
+from benchmarks.serving.models import COMMON  # noqa: E402
+
+PROMPT, TOKENS, BATCHES = 128, 32, (1, 8)
+WORDS = 32_000  # of every vocabulary, so that heads weigh alike
+ROOM = 8192  # tokens of the cache, so that all fit into memory together
+# All have the same weights but for the last, which rounds them
+CONTENDERS: dict[str, dict[str, Any]] = {
+    "parley": {},
+    "layer by layer": {"fuse_layers": False},
+    "4 bits": {"quantize": "bitsandbytes-nf4"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model's configuration."""
+
+    kind: str  # transformers' name of the architecture
+    like: str  # whose layers it has, and how many of them
+    config: dict[str, Any]
+
+
+SHAPES = {
+    "granite-3.1-1b-a400m": Shape("granitemoe", "Granite-3.1-1B-A400M", {
+        "hidden_size": 1024, "intermediate_size": 512, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "num_local_experts": 32, "num_experts_per_tok": 8,
+    }),
+    "qwen3-30b-a3b": Shape("qwen3_moe", "Qwen3-30B-A3B, 3 of 48 layers", {
+        "hidden_size": 2048, "moe_intermediate_size": 768, "intermediate_size": 6144, "num_hidden_layers": 3,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
+        "num_experts_per_tok": 8, "norm_topk_prob": True, "decoder_sparse_step": 1,
+    }),
+}  # fmt: skip
+
+
+def make_model(directory: Path, shape: Shape) -> None:
+    """Save a random model in bfloat16."""
+    config = AutoConfig.for_model(shape.kind, **shape.config, **COMMON, vocab_size=WORDS)
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(directory)
+
+
+def measure(directory: Path, shape: Shape, reps: int) -> dict[str, Any]:
+    """Return the medians of all, in turn."""
+    dice = random.Random(0)
+    peer = Transformers(directory)
+    ours = {
+        name: Parley(directory, max_total_tokens=ROOM // 8, max_batch_total_tokens=ROOM, **settings)
+        for name, settings in CONTENDERS.items()
+    }
+    seconds: dict[tuple[str, int], list[float]] = {}
+    alike = texts = 0
+    for rep in range(reps + 1):  # the first one warms up
+        for batch in BATCHES:
+            prompts = [[dice.randrange(3, WORDS) for _ in range(PROMPT)] for _ in range(batch)]
+            runs = {"transformers": peer.run, **{name: each.run for name, each in ours.items()}}
+            found = {name: run(prompts, TOKENS) for name, run in runs.items()}
+            pairs = zip(found["parley"][0], found["transformers"][0], strict=True)
+            alike, texts = alike + sum(one == other for one, other in pairs), texts + batch
+            for name, (_, took) in found.items():
+                seconds.setdefault((name, batch), []).extend([took] * bool(rep))
+    for each in ours.values():
+        each.close()
+    names = ("transformers", *ours)
+    rates = [
+        {"batch": batch} | {name: batch * TOKENS / statistics.median(seconds[name, batch]) for name in names}
+        for batch in BATCHES
+    ]
+    for rate in rates:
+        print(shape.like, {name: round(value, 1) for name, value in rate.items()}, flush=True)
+    return {
+        "like": shape.like,
+        "level": ours["parley"].level,
+        "same_texts": alike / texts,
+        "rates": rates,
+    }
+
+
+def main() -> None:
+    """Measure all shapes, and write them down."""
+    arguments = _arguments()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    rows = []
+    for name in arguments.only or SHAPES:
+        with tempfile.TemporaryDirectory() as directory:
+            make_model(Path(directory), SHAPES[name])
+            rows.append(measure(Path(directory), SHAPES[name], arguments.reps))
+    if not arguments.only:
+        sizes = {"prompt": PROMPT, "tokens": TOKENS, "words": WORDS}
+        found = {**about(), **sizes, "reps": arguments.reps, "rows": rows}
+        (RESULTS / f"mixtures-{machine()}.json").write_text(json.dumps(found, indent=1) + "\n")
+        report.write()
+
+
+def _arguments() -> argparse.Namespace:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.mixtures", description=__doc__, formatter_class=formatter
+    )
+    parser.add_argument("--only", nargs="+", choices=list(SHAPES), help="some shapes; nothing is written")
+    parser.add_argument("--reps", type=int, default=3, help="of which the medians are taken")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
