@@ -3,7 +3,8 @@
     python -m benchmarks.mixtures [--only NAME ...] [--reps 3]
 
 In process and in turn, random weights in real shapes, stored in bfloat16 (transformers computes with them in
-float32, as it is faster so on a CPU). It takes some quarter of an hour. Writes benchmarks/results/mixtures-MACHINE.json and docs/benchmarks.md.
+float32, as it is faster so on a CPU). It takes some quarter of an hour. Writes
+benchmarks/results/mixtures-MACHINE.json and docs/benchmarks.md.
 """
 
 from __future__ import annotations
