@@ -18,21 +18,17 @@ import json  # noqa: E402
 import random  # noqa: E402
 import statistics  # noqa: E402
 import tempfile  # noqa: E402
-from dataclasses import dataclass  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
-import torch  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
 from benchmarks import report  # noqa: E402
 from benchmarks.contenders import Parley, Transformers  # noqa: E402
 from benchmarks.machine import RESULTS, about, machine  # noqa: E402
-from benchmarks.serving.models import COMMON  # noqa: E402
+from benchmarks.states import WORDS, Shape, make_model  # noqa: E402
 
 PROMPT, TOKENS, BATCHES = 128, 32, (1, 8)
-WORDS = 32_000  # of every vocabulary, so that heads weigh alike
 ROOM = 8192  # tokens of the cache, so that all fit into memory together
 # All have the same weights but for the last, which rounds them
 CONTENDERS: dict[str, dict[str, Any]] = {
@@ -40,15 +36,6 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "layer by layer": {"fuse_layers": False},
     "4 bits": {"quantize": "bitsandbytes-nf4"},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A model's configuration."""
-
-    kind: str  # transformers' name of the architecture
-    like: str  # whose layers it has, and how many of them
-    config: dict[str, Any]
 
 
 SHAPES = {
@@ -62,13 +49,6 @@ SHAPES = {
         "num_experts_per_tok": 8, "norm_topk_prob": True, "decoder_sparse_step": 1,
     }),
 }  # fmt: skip
-
-
-def make_model(directory: Path, shape: Shape) -> None:
-    """Save a random model in bfloat16."""
-    config = AutoConfig.for_model(shape.kind, **shape.config, **COMMON, vocab_size=WORDS)
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(directory)
 
 
 def measure(directory: Path, shape: Shape, reps: int) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from inference.kernels.native import Library, open_library  # noqa: E402
 from inference.kv_cache.blocks import blocks_for  # noqa: E402
 from inference.levels.served import Served  # noqa: E402
 from inference.loading.counting import kept_weights  # noqa: E402
-from inference.loading.keeping import KeptLinears  # noqa: E402
+from inference.loading.keeping import KeptWeights  # noqa: E402
 from inference.loading.level import Options, bring_up  # noqa: E402
 from inference.loading.model import load_model, read_config  # noqa: E402
 from inference.quantised.asked import FOUR_BITS  # noqa: E402
@@ -117,7 +117,7 @@ def _serve(options: Options, rounding: str | None = None) -> Served:
     described = read_config(checkpoint, config)
     weights = read_weights(checkpoint.path)
     kept = (
-        KeptLinears() if rounding is None else kept_weights(described, weights, rounding, (), experts=False)
+        KeptWeights() if rounding is None else kept_weights(described, weights, rounding, (), experts=False)
     )
     model = load_model(checkpoint, config, described, weights, torch.device("cpu"), lambda _: None, kept)
     served = bring_up(model, options)

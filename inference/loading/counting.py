@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from inference.files.checkpoint import Weights
 from inference.loading.classes import model_class, numberless, stored_dtypes
-from inference.loading.keeping import KeptLinears, rounded_linears, stored_linears
+from inference.loading.keeping import KeptWeights, rounded_linears, stored_linears
 from inference.models.weights import NARROW, expert_weights, kept_kinds, make_plain
 
 _CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts")  # experts that a token is given to
@@ -24,7 +24,7 @@ def kept_weights(
     bits: Collection[int],
     *,
     experts: bool,
-) -> KeptLinears:
+) -> KeptWeights:
     """Return which linears compute with few bits: as the files have them, in these, or by `rounding`.
 
     `experts`: mixtures' experts may, too.
@@ -32,14 +32,14 @@ def kept_weights(
     own = model_class(described)
     stored = weights.stored
     if own is None or described.is_encoder_decoder:
-        return KeptLinears()
+        return KeptWeights()
     try:
         model = numberless(own, described)
         if rounding is not None:
             return rounded_linears(model, rounding, experts=experts)
-        return KeptLinears() if stored is None else stored_linears(model, stored, bits, experts=experts)
+        return KeptWeights() if stored is None else stored_linears(model, stored, bits, experts=experts)
     except Exception:  # it will fail again as the model is loaded, and be told then
-        return KeptLinears()
+        return KeptWeights()
 
 
 def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.device) -> Weights:

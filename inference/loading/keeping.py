@@ -31,7 +31,7 @@ from inference.quantised.stored import Kept, Stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptLinears:
+class KeptWeights:
     """Linears, and mixtures' experts, that compute with weights in the few bits that they are in."""
 
     places: Mapping[str, str] = field(default_factory=dict)  # linears' in the model, by names in the files
@@ -52,7 +52,7 @@ class KeptLinears:
 
 def stored_linears(
     model: PreTrainedModel, stored: Stored, bits: Collection[int], *, experts: bool
-) -> KeptLinears:
+) -> KeptWeights:
     """Return the linears and experts whose weights can stay in the files' bits, if they have so many.
 
     Those are plain linears' of text that the loader takes one by one, and experts'. A head isn't among them,
@@ -70,10 +70,10 @@ def stored_linears(
     weights = [stored.weights[name] for name in (*found, *of_mixtures.names)]
     numbers, nbytes = sum(each.count for each in weights), sum(each.codes_bytes for each in weights)
     said = " and ".join(map(str, sorted({each.bits for each in weights})))
-    return KeptLinears(places=found, experts=of_mixtures, numbers=numbers, nbytes=nbytes, bits=said)
+    return KeptWeights(places=found, experts=of_mixtures, numbers=numbers, nbytes=nbytes, bits=said)
 
 
-def rounded_linears(model: PreTrainedModel, rounding: str, *, experts: bool) -> KeptLinears:
+def rounded_linears(model: PreTrainedModel, rounding: str, *, experts: bool) -> KeptWeights:
     """Return what is rounded so: linears of text, but for head, routers and gates, and experts if they can.
 
     Rounded, a router would choose others; both are small.
@@ -84,7 +84,7 @@ def rounded_linears(model: PreTrainedModel, rounding: str, *, experts: bool) -> 
     shapes = [(each.out_features, each.in_features) for each in found.values()]
     of_mixtures = rounded_shapes(model) if experts else {}
     shapes += [each for several in of_mixtures.values() for each in several]
-    return KeptLinears(
+    return KeptWeights(
         places={path: path for path in found},
         experts=KeptExperts(rounded=tuple(of_mixtures)),
         numbers=sum(n * k for n, k in shapes),
@@ -94,7 +94,7 @@ def rounded_linears(model: PreTrainedModel, rounding: str, *, experts: bool) -> 
     )
 
 
-def keep(model: PreTrainedModel, kept: KeptLinears, tensors: Mapping[str, Kept], dtype: torch.dtype) -> None:
+def keep(model: PreTrainedModel, kept: KeptWeights, tensors: Mapping[str, Kept], dtype: torch.dtype) -> None:
     """Have a loaded model's linears and experts compute with few bits, inputs in `dtype`.
 
     `tensors` are what files hold of these by its names.

@@ -27,7 +27,7 @@ from inference.errors import ModelUnavailable
 from inference.files.checkpoint import Checkpoint, Weights
 from inference.files.model_files import ADAPTER, safetensors_files
 from inference.loading.classes import classes_of_text, model_class, own_config, stored_dtypes
-from inference.loading.keeping import KeptLinears, keep
+from inference.loading.keeping import KeptWeights, keep
 from inference.loading.obstacles import check_loaded, unavailable
 from inference.loading.own_code import runs_code
 from inference.models.quantised_experts import without_experts
@@ -97,7 +97,7 @@ def load_model(
     weights: Weights,
     device: torch.device,
     progress: Callable[[str], None],
-    kept: KeptLinears = KeptLinears(),  # noqa: B008 - frozen
+    kept: KeptWeights = KeptWeights(),  # noqa: B008 - frozen
 ) -> PreTrainedModel:
     """Return the model with its weights on `device`, attention still transformers' own ("eager").
 
@@ -156,7 +156,7 @@ def _files(
     described: PreTrainedConfig,
     weights: Weights,
     loader: Any,
-    kept: KeptLinears,
+    kept: KeptWeights,
     kept_as: torch.dtype | None,
 ) -> Iterator[tuple[dict[str, Any], dict[str, Kept]]]:
     """Have what tells a loader of the files, or gives it what they hold where that is quantised.

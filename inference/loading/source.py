@@ -21,7 +21,7 @@ from inference.kernels.native import Library, open_library
 from inference.levels.served import Served
 from inference.loading.classes import has_own_code
 from inference.loading.counting import held_weights, kept_weights
-from inference.loading.keeping import KeptLinears
+from inference.loading.keeping import KeptWeights
 from inference.loading.level import Options, bring_up
 from inference.loading.model import (
     choose_device,
@@ -65,7 +65,7 @@ class Source:
     kv_dtype: torch.dtype
     library: Library | None  # of native kernels
     without: str  # why there is none
-    kept: KeptLinears = field(default_factory=KeptLinears)  # linears that compute with few bits
+    kept: KeptWeights = field(default_factory=KeptWeights)  # linears that compute with few bits
 
     @property
     def quantization(self) -> str | None:
@@ -86,7 +86,7 @@ class Source:
                 f"--quantize {self.config.model.quantize} needs {kernels}, and they can't serve "
                 f"this model: {served.reason}; start without --quantize"
             )
-        return replace(self, kept=KeptLinears())
+        return replace(self, kept=KeptWeights())
 
     def demand(self) -> Demand:
         """Return what the model needs."""
@@ -248,7 +248,7 @@ def find_source(
             described, weights, rounding, keeps, experts=config.group_experts or not device_path
         )
         if keeps
-        else KeptLinears(),
+        else KeptWeights(),
     )
     if rounding and not source.kept:
         bits = 8 if rounding == INT8 else 4
@@ -257,7 +257,7 @@ def find_source(
             f"{_why_not(config, described, on_device=device_path)}: leave it out"
         )
     if weights.stored is not None:
-        sizes = _sizes_said(weights.stored, KeptLinears() if rounding else source.kept)
+        sizes = _sizes_said(weights.stored, KeptWeights() if rounding else source.kept)
         progress(f"The files are quantised: {source.quantization}, {sizes}")
     return source
 
@@ -274,7 +274,7 @@ def _why_not(config: EngineConfig, described: PreTrainedConfig, *, on_device: bo
     return "it has no linears that can be"
 
 
-def _sizes_said(stored: Stored, kept: KeptLinears) -> str:
+def _sizes_said(stored: Stored, kept: KeptWeights) -> str:
     become = stored.held_bytes - 2 * kept.numbers + kept.nbytes
     return f"{stored.file_bytes / MIB:,.0f} MiB that become {become / MIB:,.0f} MiB"
 
