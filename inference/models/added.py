@@ -74,7 +74,9 @@ def _tables(model: PreTrainedModel, rows: Tensor, first: int) -> Iterator[Tensor
     own = model.get_input_embeddings()
     for module in model.modules():
         weight = module._parameters.get("weight")
-        table = isinstance(module, nn.Embedding | NarrowEmbedding) and module is not own and weight is not None
+        table = (
+            isinstance(module, nn.Embedding | NarrowEmbedding) and module is not own and weight is not None
+        )
         if table and weight is not None and weight.shape[1:] == rows.shape[1:]:
             for start in _FIRST_ROWS:
                 if len(weight) >= start + first + len(rows):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from inference.models.added import NOTHING
 from inference.models.ends import Bare, lookup, read_ends
 from inference.models.layers import LayerParts, OtherShape, ReadMixture, read_layer
-from inference.models.merged_qkv import merged_orders
+from inference.models.merged_qkv import find_layouts
 from inference.models.paged import Probed
 from inference.models.rotary import is_static
 from inference.models.trace import LayerTrace, decoder_layers, trace_model
@@ -91,14 +91,10 @@ def _check_llamas(parts: list[LayerParts], ends: Bare) -> None:
 def _in_order(
     model: PreTrainedModel, layers: tuple[LayerTrace, ...], parts: list[LayerParts]
 ) -> list[LayerParts]:
-    """Return layers whose merged linears give queries first, then keys, then values."""
-    pairs = zip(layers, parts, strict=True)
-    merged = {trace.attention: each.qkv for trace, each in pairs if len(each.qkv.names) == 1}
-    orders = merged_orders(model, merged) if merged else {}
-    return [
-        replace(each, qkv=each.qkv.ordered(orders[trace.attention])) if trace.attention in orders else each
-        for trace, each in zip(layers, parts, strict=True)
-    ]
+    """Return layers whose linears give queries first, then keys, then values."""
+    pairs = list(zip(layers, parts, strict=True))
+    layouts = find_layouts(model, {trace.attention: each.qkv for trace, each in pairs})
+    return [each.laid_out(layouts.get(trace.attention)) for trace, each in pairs]
 
 
 def variants(

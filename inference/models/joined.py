@@ -50,7 +50,7 @@ class Linears:
 
     def ordered(self, order: Tensor) -> Linears:
         """Return the same with its outputs in another order."""
-        assert len(self.names) == 1, "others are put one behind the other"
+        assert len(self.names) == 1, "those of several are one behind the other"
         return replace(self, order=order)
 
     def _bias(self) -> Tensor | None:

@@ -18,6 +18,7 @@ from inference.kernels.choosing import Choosing
 from inference.models.joined import Linears as Linears
 from inference.models.joined import linears_in, named_linears
 from inference.models.linears import weight_and_bias
+from inference.models.merged_qkv import Layout
 from inference.models.mlps import GATE_UP, read_mlp
 from inference.models.norms import Norms, is_norm, read_norm
 from inference.models.norms import norm_weight as norm_weight
@@ -78,11 +79,19 @@ class LayerParts:
     inner: int
     mixture: MixtureParts | None = None  # what it gives is added to what the MLP gives
     slopes: bool = False  # scores depend on distance
+    factor: float = 1.0  # what queries are multiplied by, beside what scores are
 
     @property
     def gates(self) -> bool:
         """Return whether an MLP that there is has gates."""
         return self.gate_up is None or sum(self.gate_up.sizes) == 2 * self.inner
+
+    def laid_out(self, layout: Layout | None) -> LayerParts:
+        """Return the same with what attention does with what its linears give."""
+        if layout is None:
+            return self
+        qkv = self.qkv if layout.order is None else self.qkv.ordered(layout.order)
+        return replace(self, qkv=qkv, factor=layout.factor)
 
     def check_llamas(self) -> None:
         """Raise OtherShape if the layer isn't of Llama's shape."""
