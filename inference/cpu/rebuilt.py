@@ -191,7 +191,8 @@ class Builder:
             return replace(layer, packed=packed)
         probed = share.probed
         shape = replace(layer.shape, heads=share.heads, kv_heads=probed.shape.kv_heads, inner=share.inner)
-        return replace(layer, packed=packed, probed=probed, shape=shape)
+        parts = replace(layer.parts, norms=share.norms)
+        return replace(layer, parts=parts, packed=packed, probed=probed, shape=shape)
 
     def _pack(self, pack: NativePack, share: LayerShare | None = None) -> Packed:
         if share is not None:
