@@ -155,7 +155,7 @@ def read_layer(
 
 
 def _attention_linears(attention: nn.Module, probed: Probed) -> tuple[Linears, Linears]:
-    """Return what makes queries, keys and values, and what reads what was attended to; by sizes if need be."""
+    """Return what makes queries, keys and values, and what reads what was found: by names, or by sizes."""
     try:
         return named_linears(attention, _QKV), named_linears(attention, _OUT)
     except OtherShape:

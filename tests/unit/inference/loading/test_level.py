@@ -27,7 +27,8 @@ FUSED = {
     "llama", "llama with tied weights", "llama with biases", "mistral", "qwen3", "gemma2", "gemma3_text",
     "phi3", "olmo2", "granite", "smollm3", "glm", "glm4", "exaone4", "mixtral",
     "gpt2", "gpt_neox", "cohere", "bloom", "falcon", "falcon with one head of keys", "mpt", "starcoder2",
-    "opt", "gpt_bigcode", "persimmon", "stablelm", "nemotron", "olmo", "cohere2_moe",
+    "opt", "gptj", "codegen", "cohere2",
+    "gpt_bigcode", "persimmon", "stablelm", "nemotron", "olmo", "cohere2_moe",
 }  # fmt: skip
 OTHERS = {"xglm": Level.BATCHED, "roformer": Level.SEQUENTIAL}
 
