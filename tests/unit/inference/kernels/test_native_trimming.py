@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
+from inference.kernels.layer_checks import norm_shape
 from inference.kernels.native import Library, PackedLinear, WeightKind
-from inference.kernels.native_layers import StackShape, norm_shape
+from inference.kernels.native_layers import StackShape
 from inference.kernels.native_model import EndWeights, NativeModel
 from inference.kv_cache.blocks import PAGE, blocks_for
 from tests.unit.inference.kernels.test_native_adapters import adapter
