@@ -24,6 +24,8 @@ from inference.kernels.native_attention import (
 )
 from inference.kernels.native_exchange import AddUp
 from inference.kernels.native_mixture import MixtureStruct, MixtureWeights
+from inference.kernels.native_state import NativeRuns
+from inference.kernels.native_state_layers import NativeStateLayer
 from inference.kernels.reference import Attention
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
@@ -62,7 +64,9 @@ class LayerWeights:
     out: PackedLinear
     gate_up: PackedLinear | None  # hidden -> 2 * inner, the gates first; None: the mixture is all
     down: PackedLinear | None
-    cache: NativeCacheLayer
+    cache: NativeCacheLayer | None  # None: it keeps a state
+    state: NativeStateLayer | None = None  # what is between `qkv` and `out` in place of attention
+    gated: bool = False  # `qkv` has a gate of what is found behind each head's query
     mixture: MixtureWeights | None = None  # added to the MLP's results
     input_norm: Tensor | None = None  # (hidden,): of what attention reads
     mid_norm: Tensor | None = None  # of what the MLP reads
@@ -84,10 +88,10 @@ class LayerWeights:
 
 class _Layer(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down", "mixture")),
+        *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down", "mixture", "state")),
         *((name, ctypes.c_void_p) for name in ("input_norm", "mid_norm", "attention_norm", "mlp_norm")),
         *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm")),
-        *((name, ctypes.c_int64) for name in ("query_norm_size", "key_norm_size", "rotary")),
+        *((name, ctypes.c_int64) for name in ("query_norm_size", "key_norm_size", "rotary", "gated")),
         ("how", AttentionStruct),
         ("cache", CacheStruct),
     )
@@ -121,6 +125,7 @@ class NativeStack:
             (0, 0) if linear is None else (linear.n, linear.k) for layer in layers for linear in layer.linears
         ]
         self._adapters = NativeAdapters([], len(self._sizes))
+        self._runs: NativeRuns | None = None
         self._fault: BaseException | None = None  # that what adds shares up has raised
         self.handle = self._functions.parley_stack_open(
             ctypes.byref(_shape_struct(shape)), structs, len(layers)
@@ -164,6 +169,11 @@ class NativeStack:
         if isinstance(adds_up, AddUp):
             function, context = adds_up.function, adds_up.context
         self._functions.parley_stack_share(self.handle, function, context)
+
+    def keep(self, runs: NativeRuns) -> None:
+        """Have layers that keep a state know the next step."""
+        self._runs = runs
+        self._functions.parley_stack_states(self.handle, runs.address)
 
     def check(self, failed: int, tokens: int) -> None:
         """Raise what a call of C says has gone wrong with a step of so many tokens."""
@@ -238,6 +248,7 @@ class NativeStack:
         return _Layer(
             *(None if linear is None else ctypes.addressof(linear.struct) for linear in layer.linears),
             self._mixture(layer.mixture),
+            None if layer.state is None else ctypes.addressof(layer.state.struct),
             *(
                 self._hold(n)
                 for n in (layer.input_norm, layer.mid_norm, layer.attention_norm, layer.mlp_norm)
@@ -245,8 +256,9 @@ class NativeStack:
             *(self._hold(norm) for norm in (layer.query_norm, layer.key_norm)),
             *(0 if norm is None else norm.numel() for norm in (layer.query_norm, layer.key_norm)),
             -1 if layer.rotary is None else layer.rotary,
+            layer.gated,
             attention_struct(how, self._keep(layer.sinks)),
-            layer.cache.struct,
+            CacheStruct() if layer.cache is None else layer.cache.struct,
         )
 
     def _mixture(self, mixture: MixtureWeights | None) -> int | None:
@@ -284,20 +296,27 @@ def _shape_struct(shape: StackShape) -> _Shape:
 
 def _check(layer: LayerWeights, shape: StackShape) -> None:
     """Assert that the parts fit each other: C would read past their ends."""
-    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    cache = layer.cache.shape
-    assert (layer.qkv.n, layer.qkv.k) == (queries + 2 * keys, shape.hidden), "queries, keys and values"
-    assert (layer.out.n, layer.out.k) == (shape.hidden, queries), "attention's output"
+    _check_mixer(layer, shape)
     _check_mlp(layer, shape)
-    assert (cache.kv_heads, cache.key_dim, cache.value_dim) == (
-        shape.kv_heads,
-        shape.head_dim,
-        shape.head_dim,
-    )
     for norm in (layer.input_norm, layer.mid_norm, layer.attention_norm, layer.mlp_norm):
         assert norm is None or norm.shape == (shape.hidden,), "a weight for each hidden number"
-    assert layer.query_norm is None or layer.query_norm.numel() in (shape.head_dim, queries)
-    assert layer.key_norm is None or layer.key_norm.numel() in (shape.head_dim, keys)
+
+
+def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
+    assert layer.qkv.k == layer.out.n == shape.hidden, "it reads and gives what the layer does"
+    if layer.state is not None:
+        state = layer.state.weights
+        assert (layer.qkv.n, layer.out.k) == (state.layout.width, state.outputs), "what is between them"
+        return
+    assert layer.cache is not None, "it attends, or keeps a state"
+    dim, cache = shape.head_dim, layer.cache.shape
+    queries, keys = shape.heads * dim, shape.kv_heads * dim
+    assert layer.qkv.n == queries * (1 + layer.gated) + 2 * keys, "queries, keys and values"
+    assert layer.out.k == queries, "attention's output"
+    assert (cache.kv_heads, cache.key_dim, cache.value_dim) == (shape.kv_heads, dim, dim)
+    together = () if layer.gated else (queries,)  # gates are between the heads of these
+    assert layer.query_norm is None or layer.query_norm.numel() in (dim, *together)
+    assert layer.key_norm is None or layer.key_norm.numel() in (dim, keys)
     assert layer.sinks is None or layer.sinks.shape == (shape.heads,), "a sink for each head"
 
 
@@ -326,6 +345,8 @@ def _declare(functions: ctypes.CDLL) -> ctypes.CDLL:
     functions.parley_stack_close.argtypes = (ctypes.c_void_p,)
     functions.parley_stack_run.restype = ctypes.c_int
     functions.parley_stack_run.argtypes = (ctypes.c_void_p,) * 8
+    functions.parley_stack_states.restype = None
+    functions.parley_stack_states.argtypes = (ctypes.c_void_p,) * 2
     functions.parley_stack_share.restype = None
     functions.parley_stack_share.argtypes = (ctypes.c_void_p,) * 3
     functions.parley_stack_adapt.restype = None

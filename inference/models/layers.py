@@ -7,9 +7,9 @@ What the norms, the activation and the rotation are exactly is found by trying t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -17,16 +17,17 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
 from inference.kernels.choosing import Choosing
+from inference.kernels.native_state_layers import StateWeights
 from inference.models.linears import Numbers, weight_and_bias
 from inference.models.numberless import Numberless
 from inference.models.paged import Probed
 from inference.models.quantised import LINEARS, codes_of
-from inference.quantised.codes import join
+from inference.quantised.codes import Codes, join
 
 _QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
 _OUT = (("o_proj",), ("out_proj",), ("dense",))
-_GATE_UP = (("gate_proj", "up_proj"), ("gate_up_proj",))
-_DOWN = (("down_proj",),)
+_GATE_UP = (("gate_proj", "up_proj"), ("gate_up_proj",), ("w1", "w3"))
+_DOWN = (("down_proj",), ("w2",))
 JOINED = (*_QKV, *_GATE_UP)  # whose linears are computed as one
 LAYER_LINEARS = 4  # of which those with the same input are computed as one
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -46,26 +47,36 @@ class Linears:
 
     parent: nn.Module
     names: tuple[str, ...]
+    orders: tuple[Tensor, ...] = ()  # in which the outputs of each are taken; (): as they are
 
     def joined(self) -> tuple[Tensor, Tensor | None]:
         """Return their weights (n, k) and biases (n,) as one."""
         pairs = [weight_and_bias(self.parent.get_submodule(name)) for name in self.names]
-        if len(pairs) == 1:
+        if len(pairs) == 1 and not self.orders:
             return pairs[0]
-        return torch.cat([weight for weight, _ in pairs]), self._bias()
+        return torch.cat([self._ordered(*each) for each in enumerate(w for w, _ in pairs)]), self._bias()
 
     def numbers(self) -> Numbers:
         """Return what they are packed of as one: if all are in few bits, and alike, these."""
-        codes = join([codes_of(self.parent.get_submodule(name)) for name in self.names])
+        codes = None if self.orders else join(self.codes)
         return (*self.joined(), None) if codes is None else (Numberless.of(codes.shape), self._bias(), codes)
 
     def _bias(self) -> Tensor | None:
-        biases = [self.parent.get_submodule(name).bias for name in self.names]
+        own = [self.parent.get_submodule(name).bias for name in self.names]
+        biases = [None if each is None else self._ordered(at, each) for at, each in enumerate(own)]
         first = next((each.detach().float() for each in biases if each is not None), None)
         if first is None:
             return None
         sized = zip(biases, self.sizes, strict=True)
         return torch.cat([first.new_zeros(n) if each is None else each.detach().float() for each, n in sized])
+
+    def _ordered(self, at: int, outputs: Tensor) -> Tensor:
+        return outputs[self.orders[at]] if self.orders else outputs
+
+    @property
+    def codes(self) -> list[Codes | None]:
+        """Return of each what it is in few bits; None: it isn't."""
+        return [codes_of(self.parent.get_submodule(name)) for name in self.names]
 
     @property
     def sizes(self) -> list[int]:
@@ -114,6 +125,15 @@ class MixtureParts:
         return joined, torch.cat([each.float() for each in biases])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MixerParts:
+    """What keeps a state in a layer: two linears, and what is between them."""
+
+    into: Linears
+    out: Linears
+    state: StateWeights
+
+
 ReadMixture = Callable[[nn.Module], MixtureParts | None]  # None: it has no experts. Raises OtherShape
 
 
@@ -121,7 +141,7 @@ ReadMixture = Callable[[nn.Module], MixtureParts | None]  # None: it has no expe
 class LayerParts:
     """A layer of Llama's shape in its parts."""
 
-    qkv: Linears
+    qkv: Linears  # or what else the layer begins with
     out: Linears
     gate_up: Linears | None  # None: a mixture shares nothing
     down: Linears | None
@@ -131,6 +151,8 @@ class LayerParts:
     heads: int
     inner: int
     mixture: MixtureParts | None = None  # what it gives is added to what the MLP gives
+    gated: bool = False  # behind each head's query is a gate of what it is given
+    state: StateWeights | None = None  # of a layer that keeps a state and doesn't attend
 
     @property
     def places(self) -> tuple[Linears | None, ...]:
@@ -150,31 +172,54 @@ def read_layer(
 
     `mixture_in`: what reads mixtures of experts, where they will do.
     """
-    block = _block(layer)
-    mixture = mixture_in(block)
-    mlp = block if mixture is None else mixture.shared
     qkv, out = _linears(attention, _QKV), _linears(attention, _OUT)
-    gate_up, down = (None, None) if mlp is None else gated_mlp(mlp)
-    norms = _norms(layer, attention, block)
-    known = [] if mixture is None else list(block.modules())  # who read it knows them
-    if _has_sinks_alone(attention, probed.how.sinks):
-        known.append(attention)
-    _refuse_others(layer, known, [qkv, out, gate_up, down])
+    own = [attention] if _has_sinks_alone(attention, probed.how.sinks) else []
     shape = probed.shape
     if probed.how.slopes is not None:
         raise OtherShape("its scores depend on distance")
     if shape.key_dim != shape.value_dim:
         raise OtherShape("its keys and values are of different sizes")
+    heads = sum(qkv.sizes) // shape.key_dim - 2 * shape.kv_heads
+    gated = heads == 2 * probed.heads
+    found = _around(layer, attention, qkv, out, own, mixture_in)
+    return replace(found, heads=probed.heads if gated else heads, gated=gated)
+
+
+def read_state_layer(
+    layer: nn.Module, mixer: nn.Module, parts: MixerParts, mixture_in: ReadMixture = lambda _: None
+) -> LayerParts:
+    """Return the parts of a layer that keeps a state, which are `mixer`'s; raise OtherShape."""
+    found = _around(layer, mixer, parts.into, parts.out, list(mixer.modules()), mixture_in)
+    return replace(found, state=parts.state)
+
+
+def _around(
+    layer: nn.Module,
+    mixer: nn.Module,
+    into: Linears,
+    out: Linears,
+    known: list[nn.Module],
+    mixture_in: ReadMixture,
+) -> LayerParts:
+    """Return the parts of a layer around what mixes its tokens, of which modules are known."""
+    block = _block(layer, mixer)
+    mixture = mixture_in(block)
+    mlp = block if mixture is None else mixture.shared
+    gate_up, down = (None, None) if mlp is None else gated_mlp(mlp)
+    if mixture is not None:
+        known = [*known, *block.modules()]  # who read it knows them
+    norms = _norms(layer, mixer, block)
+    _refuse_others(layer, known, [into, out, gate_up, down])
     multiplier = getattr(layer, "residual_multiplier", 1.0)
     return LayerParts(
-        qkv=qkv,
+        qkv=into,
         out=out,
         gate_up=gate_up,
         down=down,
         norms=norms,
         activation="silu" if mlp is None else _activation(mlp),
         residuals=(1.0,) if multiplier == 1.0 else (float(multiplier), 1.0),
-        heads=sum(qkv.sizes) // shape.key_dim - 2 * shape.kv_heads,
+        heads=0,
         inner=0 if gate_up is None else sum(gate_up.sizes) // 2,
         mixture=mixture,
     )
@@ -214,47 +259,47 @@ def _plain(module: nn.Module) -> nn.Module:
     return deepcopy(module).to("cpu", torch.float32)
 
 
-def _block(layer: nn.Module) -> nn.Module:
-    """Return what a layer has behind its attention."""
+def _block(layer: nn.Module, mixer: nn.Module) -> nn.Module:
+    """Return what a layer has behind what mixes its tokens."""
     mlp = getattr(layer, "mlp", None)
     if isinstance(mlp, nn.Module):
         return mlp
     others = [
         module
         for name, module in layer.named_children()
-        if name != "self_attn" and not name.endswith("norm") and any(True for _ in module.parameters())
+        if module is not mixer and not name.endswith("norm") and any(True for _ in module.parameters())
     ]
     if len(others) != 1:
         raise OtherShape("it has no module `mlp`")
     return others[0]
 
 
-def _norms(layer: nn.Module, attention: nn.Module, block: nn.Module) -> Norms:
-    given = {name: module for name, module in _norm_modules(layer) if module is not block}
+def _norms(layer: nn.Module, mixer: nn.Module, block: nn.Module) -> Norms:
+    given = {
+        name.removesuffix("_norm") + "_layernorm" if name.endswith("_norm") else name: module
+        for name, module in layer.named_children()
+        if module not in (mixer, block) and any(True for _ in module.parameters())
+    }
     if "pre_feedforward_layernorm" in given:  # as in Gemma 2
         order = ("input", "post_attention", "pre_feedforward", "post_feedforward")
     elif "post_feedforward_layernorm" in given:  # as in OLMo 2
         order = ("input", "post_attention", "", "post_feedforward")
     elif "post_self_attn_layernorm" in given:  # as in GLM 4
         order = ("input", "post_self_attn", "post_attention", "post_mlp")
+    elif "operator_layernorm" in given:  # as in LFM2
+        order = ("operator", "", "ffn", "")
     else:
         order = ("input", "", "post_attention", "")
     placed = [given.pop(f"{name}_layernorm", None) for name in order]
     if given:
         raise OtherShape(f"it has a module `{next(iter(given))}`")
-    placed += [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    for one in "qk":
+        placed.append(getattr(mixer, f"{one}_norm", getattr(mixer, f"{one}_layernorm", None)))
     found = [norm_weight(module) if isinstance(module, nn.Module) else None for module in placed]
     epsilons = {each[1] for each in found if each is not None}
     if len(epsilons) != 1:
         raise OtherShape("its norms have different epsilons, or there are none")
     return Norms(epsilons.pop(), *(None if each is None else each[0] for each in found))
-
-
-def _norm_modules(layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Return what is in a layer beside its attention and its MLP."""
-    for name, module in layer.named_children():
-        if name != "self_attn" and any(True for _ in module.parameters()):
-            yield name, module
 
 
 def _linears(parent: nn.Module, choices: tuple[tuple[str, ...], ...]) -> Linears:
@@ -274,6 +319,8 @@ def _activation(mlp: nn.Module) -> str:
         for name, known in _ACTIVATIONS.items():
             if torch.allclose(found, known(x), rtol=1e-5, atol=1e-6):
                 return name
+    elif isinstance(getattr(mlp, "w2", None), nn.Module):  # its code names a function: whether this, is tried
+        return "silu"
     raise OtherShape(f"the activation of `{type(mlp).__name__}` is none of {', '.join(_ACTIVATIONS)}")
 
 

@@ -5,17 +5,20 @@
 #include "attention.h"
 #include "mixture.h"
 #include "rows.h"
+#include "state_layer.h"
 
 /* A norm is RMS, with the weights of its module (1 + w where the model says so), or absent: NULL. */
 typedef struct Layer {
     const Linear *qkv, *out;
     const Linear *gate_up, *down; /* NULL: only with a mixture, which shares nothing among all rows */
     const Mixture *mixture;       /* NULL: none; else its experts' results are added to the MLP's */
+    const StateMixer *state; /* NULL: it attends; else `qkv` has what this reads, and there is no cache */
     const float *input_norm, *mid_norm;     /* of what attention and the MLP read */
     const float *attention_norm, *mlp_norm; /* of what they give */
     const float *query_norm, *key_norm;
     int64_t query_norm_size, key_norm_size; /* head_dim, or that of all heads together */
     int64_t rotary;                         /* which of the step's rotary embeddings; -1: none */
+    int64_t gated; /* 1: behind each head's query `qkv` has a gate, by whose sigmoid is multiplied what it is given */
     Attention how;
     Cache cache;
 } Layer;
@@ -82,8 +85,10 @@ typedef struct Stack {
     AttentionPlan plan;
     float *hidden[2];  /* [row][hidden], taken in turns: one is read while the other is written */
     float *normed;     /* [row][hidden] */
-    float *qkv;        /* [row][(heads + 2 kv_heads) head_dim] */
-    float *attended;   /* [row][heads * head_dim] */
+    float *qkv;        /* [row][qkv->n], of the layer's own */
+    float *attended;   /* [row][out->k], the same */
+    float *convolved;  /* [row][channels], the same: of layers that keep a state */
+    const Runs *runs;  /* the step, for those */
     float *given;      /* [row][hidden]: what attention or the MLP gave */
     float *gate_up;    /* [row][2 inner], where gates and ups share a panel */
     float *inner;      /* [row][inner], of the layer's own */
