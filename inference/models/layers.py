@@ -26,10 +26,11 @@ from inference.quantised.codes import Codes, join
 
 _QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
 _OUT = (("o_proj",), ("out_proj",), ("dense",))
-_GATE_UP = (("gate_proj", "up_proj"), ("gate_up_proj",), ("w1", "w3"))
-_DOWN = (("down_proj",), ("w2",))
+_GATE_UP = (("gate_proj", "up_proj"), ("gate_up_proj",), ("w1", "w3"), ("input_linear",))
+_DOWN = (("down_proj",), ("w2",), ("output_linear",))
 JOINED = (*_QKV, *_GATE_UP)  # whose linears are computed as one
 LAYER_LINEARS = 4  # of which those with the same input are computed as one
+_FUNCTIONS = ("act_fn", "activation_fn", "activation")
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,
     "gelu_tanh": partial(gelu, approximate="tanh"),
@@ -54,7 +55,7 @@ class Linears:
         pairs = [weight_and_bias(self.parent.get_submodule(name)) for name in self.names]
         if len(pairs) == 1 and not self.orders:
             return pairs[0]
-        return torch.cat([self._ordered(*each) for each in enumerate(w for w, _ in pairs)]), self._bias()
+        return torch.cat([self.ordered(*each) for each in enumerate(w for w, _ in pairs)]), self._bias()
 
     def numbers(self) -> Numbers:
         """Return what they are packed of as one: if all are in few bits, and alike, these."""
@@ -63,14 +64,15 @@ class Linears:
 
     def _bias(self) -> Tensor | None:
         own = [self.parent.get_submodule(name).bias for name in self.names]
-        biases = [None if each is None else self._ordered(at, each) for at, each in enumerate(own)]
+        biases = [None if each is None else self.ordered(at, each) for at, each in enumerate(own)]
         first = next((each.detach().float() for each in biases if each is not None), None)
         if first is None:
             return None
         sized = zip(biases, self.sizes, strict=True)
         return torch.cat([first.new_zeros(n) if each is None else each.detach().float() for each, n in sized])
 
-    def _ordered(self, at: int, outputs: Tensor) -> Tensor:
+    def ordered(self, at: int, outputs: Tensor) -> Tensor:
+        """Return what each of one's outputs has, outputs first, in the order in which they are taken."""
         return outputs[self.orders[at]] if self.orders else outputs
 
     @property
@@ -288,6 +290,8 @@ def _norms(layer: nn.Module, mixer: nn.Module, block: nn.Module) -> Norms:
         order = ("input", "post_self_attn", "post_attention", "post_mlp")
     elif "operator_layernorm" in given:  # as in LFM2
         order = ("operator", "", "ffn", "")
+    elif "pre_ff_layernorm" in given:  # as in Bamba
+        order = ("input", "", "pre_ff", "")
     else:
         order = ("input", "", "post_attention", "")
     placed = [given.pop(f"{name}_layernorm", None) for name in order]
@@ -311,7 +315,7 @@ def _linears(parent: nn.Module, choices: tuple[tuple[str, ...], ...]) -> Linears
 
 
 def _activation(mlp: nn.Module) -> str:
-    function = getattr(mlp, "act_fn", None) or getattr(mlp, "activation_fn", None)
+    function = next((f for name in _FUNCTIONS if (f := getattr(mlp, name, None))), None)
     x = torch.linspace(-8, 8, 65)
     if callable(function):
         with torch.inference_mode():

@@ -77,10 +77,10 @@ class Adapters:
         for group in (group for parts in layers for group in parts.places):
             for low_ranks, linears in zip(self.low_ranks, found, strict=True):
                 linear, first = [], 0
-                for path, size in [] if group is None else _placed(group, places):
+                for at, (path, size) in enumerate([] if group is None else _placed(group, places)):
                     low = low_ranks.get(path)
-                    if low is not None:
-                        linear.append(replace(low, first=first))
+                    if low is not None and group is not None:
+                        linear.append(replace(low, up=group.ordered(at, low.up), first=first))
                     first += size
                 linears.append(linear)
         return found

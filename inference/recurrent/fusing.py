@@ -13,7 +13,7 @@ from inference.kernels.native_state import Convolution
 from inference.kernels.native_state_layers import StateLayout, StateWeights
 from inference.models.layers import Linears, MixerParts, OtherShape
 from inference.quantised.codes import join
-from inference.recurrent.modules import DeltaNet, ShortConvolution, StateModule
+from inference.recurrent.modules import DeltaNet, Mamba2, ShortConvolution, StateModule
 
 _BY_HEAD = ("in_proj_qkvz", "in_proj_ba")
 _DELTA = (  # linears of queries, keys and values, of gates, of shares and of steps
@@ -32,6 +32,8 @@ def _mixer(module: nn.Module, rebuilt: StateModule) -> MixerParts:
     found = None
     if isinstance(rebuilt, DeltaNet):
         found = _delta_net(module, rebuilt)
+    elif isinstance(rebuilt, Mamba2):
+        found = _mamba2(module, rebuilt)
     elif isinstance(rebuilt, ShortConvolution):
         found = _short_convolution(module, rebuilt)
     if found is None:
@@ -71,6 +73,33 @@ def _orders_by_head(module: Any) -> tuple[Tensor, ...]:
     counted = (torch.arange(module.get_submodule(name).out_features)[None, None] for name in _BY_HEAD)
     q, k, v, z, b, a = (each.flatten() for each in module.fix_query_key_value_ordering(*counted))
     return torch.cat((q, k, v, z)), torch.cat((b, a))
+
+
+def _mamba2(module: Any, net: Mamba2) -> MixerParts | None:
+    convolve, scan = net.convolve, net.scan
+    if net.multiplies or not isinstance(convolve, Convolution) or not isinstance(scan, Recurrence):
+        return None
+    heads = scan.heads
+    inner, keys = heads.values * heads.value_dim, heads.keys * heads.key_dim
+    layout = StateLayout(
+        width=inner + heads.channels + heads.values,
+        gates=0,
+        mixed=inner,
+        values=0,
+        keys=inner,
+        queries=inner + keys,
+        steps=inner + heads.channels,
+    )
+    norm = module.norm if net.norms else None
+    state = StateWeights(
+        layout=layout,
+        convolution=convolve,
+        recurrence=scan,
+        norm=None if norm is None else norm.weight,
+        norm_size=0 if norm is None else getattr(norm, "group_size", inner),
+        norm_eps=0.0 if norm is None else norm.variance_epsilon,
+    )
+    return MixerParts(Linears(module, ("in_proj",)), _out(module), state)
 
 
 def _short_convolution(module: Any, net: ShortConvolution) -> MixerParts | None:

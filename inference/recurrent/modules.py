@@ -105,7 +105,7 @@ class Mamba2(StateModule):
         self.convolve = convolve
         self.scan = scan
         self._into, self._out = _Linear(module, "in_proj"), _Linear(module, "out_proj")
-        self._norms = getattr(module, "mamba_rms_norm", True)
+        self.norms = getattr(module, "mamba_rms_norm", True)
 
     @classmethod
     def of(cls, module: Any, kernels: StateKernels) -> Mamba2 | None:
@@ -137,9 +137,15 @@ class Mamba2(StateModule):
         projected = self._multiplied(hidden)[0]
         gates, mixed, steps = projected.split([inner, heads.channels, heads.values], dim=-1)
         scanned = self.scan(self.convolve(mixed, recent, runs), steps, kept, runs)
-        if self._norms:
+        if self.norms:
             return self._out(self._module.norm(scanned[None], gates[None]))
         return self._out((scanned * nn.functional.silu(gates))[None])
+
+    @property
+    def multiplies(self) -> bool:
+        """Return whether there are factors around the first linear."""
+        names = ("ssm_in_multiplier", "mup_vector")
+        return any(getattr(self._module, name, None) is not None for name in names)
 
     def _multiplied(self, hidden: Tensor) -> Tensor:
         """Return what the first linear makes, with the factors that Falcon-H1 has."""
