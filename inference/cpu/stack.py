@@ -173,11 +173,13 @@ class FusedStates:
     def __init__(self, layers: list[NativeStateLayer], stack: NativeStack) -> None:
         self._places = StatePlaces(layers)
         self._stack = stack
+        self._runs: NativeRuns | None = None  # which C reads
 
     def begin(self, pieces: Pieces) -> None:
         """Take the step that is computed next."""
         at = self._places.begin(pieces)
-        self._stack.keep(NativeRuns(at.ends, at.reads, at.writes))
+        self._runs = NativeRuns(at.ends, at.reads, at.writes)
+        self._stack.keep(self._runs)
 
 
 class FusedRunner:

@@ -85,6 +85,11 @@ class LayerWeights:
         """Return those to which adapters can add, in the order of layer.h."""
         return self.qkv, self.out, self.gate_up, self.down
 
+    @property
+    def norms(self) -> tuple[Tensor | None, ...]:
+        """Return the weights of those around attention and the MLP, in the order of layer.h."""
+        return self.input_norm, self.mid_norm, self.attention_norm, self.mlp_norm
+
 
 class _Layer(ctypes.Structure):
     _fields_ = (
@@ -109,7 +114,7 @@ class _Shape(ctypes.Structure):
 class NativeStack:
     """The decoder layers of a model, run together as one task of the library's threads.
 
-    Each row's result depends on its own sequence alone, as in attention. One step runs at a time.
+    Each row's result depends on its own sequence alone. One step runs at a time.
     """
 
     def __init__(self, library: Library, layers: Sequence[LayerWeights], shape: StackShape) -> None:
@@ -125,7 +130,6 @@ class NativeStack:
             (0, 0) if linear is None else (linear.n, linear.k) for layer in layers for linear in layer.linears
         ]
         self._adapters = NativeAdapters([], len(self._sizes))
-        self._runs: NativeRuns | None = None
         self._fault: BaseException | None = None  # that what adds shares up has raised
         self.handle = self._functions.parley_stack_open(
             ctypes.byref(_shape_struct(shape)), structs, len(layers)
@@ -171,8 +175,7 @@ class NativeStack:
         self._functions.parley_stack_share(self.handle, function, context)
 
     def keep(self, runs: NativeRuns) -> None:
-        """Have layers that keep a state know the next step."""
-        self._runs = runs
+        """Have layers that keep a state know the next step, which the caller keeps meanwhile."""
         self._functions.parley_stack_states(self.handle, runs.address)
 
     def check(self, failed: int, tokens: int) -> None:
@@ -240,7 +243,7 @@ class NativeStack:
             assert table.shape[0] > last, "a rotation for each position"
             assert table.shape[1] == size, "a rotation for each number that is rotated"
             assert table.is_contiguous(), "C reads the tables"
-            assert table.dtype is torch.float32, "C reads the tables"
+            assert table.dtype is torch.float32, "in float32"
 
     def _struct(self, layer: LayerWeights) -> _Layer:
         scaling = self.shape.scaling if layer.scaling is None else layer.scaling
@@ -249,10 +252,7 @@ class NativeStack:
             *(None if linear is None else ctypes.addressof(linear.struct) for linear in layer.linears),
             self._mixture(layer.mixture),
             None if layer.state is None else ctypes.addressof(layer.state.struct),
-            *(
-                self._hold(n)
-                for n in (layer.input_norm, layer.mid_norm, layer.attention_norm, layer.mlp_norm)
-            ),
+            *(self._hold(norm) for norm in layer.norms),
             *(self._hold(norm) for norm in (layer.query_norm, layer.key_norm)),
             *(0 if norm is None else norm.numel() for norm in (layer.query_norm, layer.key_norm)),
             -1 if layer.rotary is None else layer.rotary,
@@ -298,24 +298,21 @@ def _check(layer: LayerWeights, shape: StackShape) -> None:
     """Assert that the parts fit each other: C would read past their ends."""
     _check_mixer(layer, shape)
     _check_mlp(layer, shape)
-    for norm in (layer.input_norm, layer.mid_norm, layer.attention_norm, layer.mlp_norm):
+    for norm in layer.norms:
         assert norm is None or norm.shape == (shape.hidden,), "a weight for each hidden number"
 
 
 def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
     assert layer.qkv.k == layer.out.n == shape.hidden, "it reads and gives what the layer does"
     if layer.state is not None:
-        state = layer.state.weights
-        assert (layer.qkv.n, layer.out.k) == (state.layout.width, state.outputs), "what is between them"
-        return
+        return layer.state.check(layer.qkv, layer.out)
     assert layer.cache is not None, "it attends, or keeps a state"
     dim, cache = shape.head_dim, layer.cache.shape
     queries, keys = shape.heads * dim, shape.kv_heads * dim
-    assert layer.qkv.n == queries * (1 + layer.gated) + 2 * keys, "queries, keys and values"
-    assert layer.out.k == queries, "attention's output"
+    assert (layer.qkv.n, layer.out.k) == (queries * (1 + layer.gated) + 2 * keys, queries), "what attends"
     assert (cache.kv_heads, cache.key_dim, cache.value_dim) == (shape.kv_heads, dim, dim)
-    together = () if layer.gated else (queries,)  # gates are between the heads of these
-    assert layer.query_norm is None or layer.query_norm.numel() in (dim, *together)
+    together = dim if layer.gated else queries  # there are gates between heads
+    assert layer.query_norm is None or layer.query_norm.numel() in (dim, together)
     assert layer.key_norm is None or layer.key_norm.numel() in (dim, keys)
     assert layer.sinks is None or layer.sinks.shape == (shape.heads,), "a sink for each head"
 
@@ -345,7 +342,6 @@ def _declare(functions: ctypes.CDLL) -> ctypes.CDLL:
     functions.parley_stack_close.argtypes = (ctypes.c_void_p,)
     functions.parley_stack_run.restype = ctypes.c_int
     functions.parley_stack_run.argtypes = (ctypes.c_void_p,) * 8
-    functions.parley_stack_states.restype = None
     functions.parley_stack_states.argtypes = (ctypes.c_void_p,) * 2
     functions.parley_stack_share.restype = None
     functions.parley_stack_share.argtypes = (ctypes.c_void_p,) * 3

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from inference.kernels.native import PackedLinear
 from inference.kernels.native_recurrence import Recurrence, RecurrenceStruct
 from inference.kernels.native_state import Convolution, ConvolutionStruct
 from inference.kernels.state_parts import plain
@@ -103,6 +104,10 @@ class NativeStateLayer:
         states = weights.recurrence.states(places)
         self.struct.recurrence.states = states.data_ptr()
         self.places = recent, states
+
+    def check(self, into: PackedLinear, out: PackedLinear) -> None:
+        """Assert that linears are those around it: C would read past their ends."""
+        assert (into.n, out.k) == (self.weights.layout.width, self.weights.outputs), "what is between them"
 
     def _struct(self) -> StateMixerStruct:
         weights, at = self.weights, self.weights.layout

@@ -112,14 +112,14 @@ class _NativeClimb(Climb):
             self.reasons.append("fusing layers is switched off")
             return None
         self.rebuilt = rebuild(self.keeping, NativeStates(library))
-        served = self._fuse(library) if len(self.rebuilt) == len(self.keeping) else self._own_states()
+        served, own = None, len(self.keeping) - len(self.rebuilt)
+        if own:
+            self.reasons.append(f"its layers can't be fused: {own} of them keep a state by code of their own")
+        else:
+            served = self._fuse(library)
         if served is None:
             self.rebuilt = {}
         return served
-
-    def _own_states(self) -> None:
-        own = len(self.keeping) - len(self.rebuilt)
-        self.reasons.append(f"its layers can't be fused: {own} of them keep a state by code of their own")
 
     def _fuse(self, library: Library) -> Served | None:
         try:

@@ -24,17 +24,10 @@ from tests.unit.inference.level_logits import own_logits  # noqa: E402
 from tests.unit.inference.state_steps import PAGES, TEXTS, Step, computed, schedules  # noqa: E402
 
 FAMILIES = [
-    "lfm2", "qwen3_5_text", "qwen3_next", "olmo_hybrid", "bamba", "granitemoehybrid", "mamba2", "falcon_h1", "recurrent_gemma", "minimax",
+    "lfm2", "qwen3_5_text", "qwen3_next", "olmo_hybrid", "bamba", "granitemoehybrid", "mamba2", "falcon_h1",
+    "recurrent_gemma", "minimax",
 ]  # fmt: skip
-FUSED = {
-    "lfm2",
-    "qwen3_5_text",
-    "qwen3_next",
-    "olmo_hybrid",
-    "bamba",
-    "granitemoehybrid",
-    "bamba",
-}  # with the extension
+FUSED = {"lfm2", "qwen3_5_text", "qwen3_next", "olmo_hybrid", "bamba"}  # with the extension
 
 
 @cache
