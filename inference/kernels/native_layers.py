@@ -6,13 +6,14 @@ import ctypes
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from inference.kernels.layer_checks import check_layer, norm_width
 from inference.kernels.native import Library, PackedLinear, address
 from inference.kernels.native_adapters import Linears, NativeAdapter, NativeAdapters
 from inference.kernels.native_attention import (
@@ -28,8 +29,8 @@ from inference.kernels.native_state import NativeRuns
 from inference.kernels.native_state_layers import NativeStateLayer
 from inference.kernels.reference import Attention
 
-Activation = Literal["silu", "gelu_tanh", "gelu"]
-_ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu_tanh", "gelu")  # in the order of layer.h
+Activation = Literal["silu", "gelu_tanh", "gelu", "squared_relu", "relu"]
+_ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)  # in the order of experts.h
 NO_MEMORY, NOT_ADDED = -1, -3  # what C returns
 _REDUCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_float), ctypes.c_int64)
 
@@ -50,19 +51,21 @@ class StackShape:
     interleaved: bool = False  # pairs are rotated, not halves
     softcap: float | None = None
     residual: float = 1.0  # what attention and the MLP give is multiplied by it
+    centred: bool = False  # all norms subtract the mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
     """One layer: x += attention(norm(x)); x += mlp(norm(x)), with norms where there are weights.
 
-    Norms are RMS norms in float32; their weights are what the normalised numbers are multiplied by
-    (1 + w where the module says so).
+    In parallel it is x += attention(norm(x)) + mlp(norm(x)). Norms are RMS norms in float32; their weights
+    are what the normalised numbers are multiplied by (1 + w where the module says so). Where the shape is
+    centred they are rows of two: weights, biases; those of queries and keys are then of each head.
     """
 
     qkv: PackedLinear  # hidden -> (heads + 2 * kv_heads) * head_dim
     out: PackedLinear
-    gate_up: PackedLinear | None  # hidden -> 2 * inner, the gates first; None: the mixture is all
+    gate_up: PackedLinear | None  # hidden -> 2 * inner, the gates first, or inner; None: the mixture is all
     down: PackedLinear | None
     cache: NativeCacheLayer | None  # None: it keeps a state
     state: NativeStateLayer | None = None  # what is between `qkv` and `out` in place of attention
@@ -78,7 +81,9 @@ class LayerWeights:
     chunk: int | None = None
     scaling: float | None = None  # None: the stack's
     sinks: Tensor | None = None  # (heads,)
+    slopes: Tensor | None = None  # (heads,): what a score loses by each token between query and key
     rotary: int | None = 0  # which of the step's rotary embeddings; None: no rotation
+    parallel: bool = False
 
     @property
     def linears(self) -> tuple[PackedLinear | None, ...]:
@@ -96,7 +101,8 @@ class _Layer(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down", "mixture", "state")),
         *((name, ctypes.c_void_p) for name in ("input_norm", "mid_norm", "attention_norm", "mlp_norm")),
         *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm")),
-        *((name, ctypes.c_int64) for name in ("query_norm_size", "key_norm_size", "rotary", "gated")),
+        *((name, ctypes.c_int64) for name in ("query_norm_size", "key_norm_size", "rotary")),
+        *((name, ctypes.c_int64) for name in ("gated", "parallel")),
         ("how", AttentionStruct),
         ("cache", CacheStruct),
     )
@@ -105,7 +111,7 @@ class _Layer(ctypes.Structure):
 class _Shape(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("hidden", "heads", "kv_heads", "head_dim")),
-        *((name, ctypes.c_int64) for name in ("rotary_dim", "interleaved", "activation")),
+        *((name, ctypes.c_int64) for name in ("rotary_dim", "interleaved", "activation", "centred")),
         ("eps", ctypes.c_float),
         ("residual", ctypes.c_float),
     )
@@ -119,7 +125,7 @@ class NativeStack:
 
     def __init__(self, library: Library, layers: Sequence[LayerWeights], shape: StackShape) -> None:
         for layer in layers:
-            _check(layer, shape)
+            check_layer(layer, shape)
         self.shape = shape
         self._library = library
         self._held: list[object] = list(layers)  # what the structs point to
@@ -254,10 +260,14 @@ class NativeStack:
             None if layer.state is None else ctypes.addressof(layer.state.struct),
             *(self._hold(norm) for norm in layer.norms),
             *(self._hold(norm) for norm in (layer.query_norm, layer.key_norm)),
-            *(0 if norm is None else norm.numel() for norm in (layer.query_norm, layer.key_norm)),
+            *(
+                0 if norm is None else norm_width(norm, self.shape)
+                for norm in (layer.query_norm, layer.key_norm)
+            ),
             -1 if layer.rotary is None else layer.rotary,
             layer.gated,
-            attention_struct(how, self._keep(layer.sinks)),
+            layer.parallel,
+            attention_struct(how, self._keep(layer.sinks), self._keep(layer.slopes)),
             CacheStruct() if layer.cache is None else layer.cache.struct,
         )
 
@@ -289,46 +299,10 @@ def _shape_struct(shape: StackShape) -> _Shape:
         shape.head_dim if shape.rotary_dim is None else shape.rotary_dim,
         shape.interleaved,
         _ACTIVATIONS.index(shape.activation),
+        shape.centred,
         shape.eps,
         shape.residual,
     )
-
-
-def _check(layer: LayerWeights, shape: StackShape) -> None:
-    """Assert that the parts fit each other: C would read past their ends."""
-    _check_mixer(layer, shape)
-    _check_mlp(layer, shape)
-    for norm in layer.norms:
-        assert norm is None or norm.shape == (shape.hidden,), "a weight for each hidden number"
-
-
-def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
-    assert layer.qkv.k == layer.out.n == shape.hidden, "it reads and gives what the layer does"
-    if layer.state is not None:
-        return layer.state.check(layer.qkv, layer.out)
-    assert layer.cache is not None, "it attends, or keeps a state"
-    dim, cache = shape.head_dim, layer.cache.shape
-    queries, keys = shape.heads * dim, shape.kv_heads * dim
-    assert (layer.qkv.n, layer.out.k) == (queries * (1 + layer.gated) + 2 * keys, queries), "what attends"
-    assert (cache.kv_heads, cache.key_dim, cache.value_dim) == (shape.kv_heads, dim, dim)
-    together = dim if layer.gated else queries  # there are gates between heads
-    assert layer.query_norm is None or layer.query_norm.numel() in (dim, together)
-    assert layer.key_norm is None or layer.key_norm.numel() in (dim, keys)
-    assert layer.sinks is None or layer.sinks.shape == (shape.heads,), "a sink for each head"
-
-
-def _check_mlp(layer: LayerWeights, shape: StackShape) -> None:
-    if layer.mixture is not None:
-        layer.mixture.check(shape.hidden)
-    if layer.gate_up is None or layer.down is None:
-        assert layer.gate_up is layer.down is None, "an MLP is all there, or none of it"
-        assert layer.mixture is not None, "an MLP, or a mixture"
-        assert not layer.mixture.gated, "there is an MLP to be gated"
-        return
-    inner = layer.down.k
-    assert inner <= shape.inner, "no MLP has more inner numbers"
-    assert (layer.gate_up.n, layer.gate_up.k) == (2 * inner, shape.hidden), "gates and ups"
-    assert layer.down.n == shape.hidden, "the MLP's output"
 
 
 def _pointers(tensors: list[Tensor]) -> ctypes.Array[ctypes.c_void_p]:

@@ -1,4 +1,4 @@
-"""A model of Llama-shaped layers, taken apart: what the C extension's stack and the GPU's are made of."""
+"""A model of layers of known shapes, taken apart: what the C extension's stack and the GPU's are made of."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 
+from inference.models.added import NOTHING
 from inference.models.ends import Bare, lookup, read_ends
 from inference.models.layers import (
     LayerParts,
@@ -21,6 +22,7 @@ from inference.models.layers import (
     read_layer,
     read_state_layer,
 )
+from inference.models.merged_qkv import find_layouts
 from inference.models.paged import Probed
 from inference.models.rotary import is_static
 from inference.models.trace import LayerTrace, decoder_layers, trace_model
@@ -36,6 +38,7 @@ class Variant:
 
     rotation: str  # one of ROTATIONS
     residual: float
+    parallel: bool = False  # attention and the MLP are beside each other
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,15 +57,17 @@ def read_model(
     positions: int,
     mixture_in: ReadMixture = lambda _: None,
     mixers: Mapping[nn.Module, MixerParts] = MappingProxyType({}),
+    *,
+    llamas: bool = False,
 ) -> Anatomy:
     """Return a model's parts; raise OtherShape. Nothing is changed.
 
     `positions`: how many there can be; layers are traced at the last of them. `mixture_in`: what reads
-    mixtures of experts, where they will do. `mixers`: the modules that keep a state in place of attention.
+    mixtures of experts, where they will do. `mixers`: the modules that keep a state in place of
+    attention. `llamas`: only Llama's shape will do.
     """
-    attentions = (
-        [each for each in model.modules() if each in mixers or each in probed] if mixers else list(probed)
-    )
+    pasts = [each for each in model.modules() if each in mixers or each in probed]
+    attentions = pasts if mixers else list(probed)
     layers = decoder_layers(model, attentions)
     last = max(positions - len(prompt), 0)  # that near positions are right is seen by the whole model's proof
     trace = trace_model(model, layers, attentions, prompt, last) if layers else None
@@ -71,22 +76,53 @@ def read_model(
     for rope in {each.rope for each in trace.layers if each.rope is not None}:
         if not is_static(rope, positions):
             raise OtherShape("its rotary embedding depends on more than the position")
-    ends = read_ends(model, trace, lookup(model, prompt))
-    parts = tuple(
+    ends = read_ends(model, trace, lookup(model, prompt), last)
+    parts = [
         read_state_layer(each.layer, each.attention, mixers[each.attention], mixture_in)
         if each.attention in mixers
         else read_layer(each.layer, each.attention, probed[each.attention], mixture_in)
         for each in trace.layers
-    )
-    return Anatomy(trace.layers, parts, ends)
+    ]
+    if llamas:
+        _check_llamas(parts, ends)
+    else:
+        parts = _in_order(model, trace.layers, parts)
+        if ends.centred != parts[0].norms.centred:
+            raise OtherShape("its last norm is of another kind than its layers'")
+    return Anatomy(trace.layers, tuple(parts), ends)
 
 
-def variants(trace: LayerTrace, parts: LayerParts, like: Variant | None) -> Iterator[Variant]:
-    """Yield what a layer may be, `like` first."""
+def _check_llamas(parts: list[LayerParts], ends: Bare) -> None:
+    """Raise OtherShape if anything isn't of Llama's shape."""
+    for each in parts:
+        each.check_llamas()
+    if ends.centred:
+        raise OtherShape("its last norm is no root-mean-square norm")
+    if ends.added is not NOTHING:
+        raise OtherShape("something is computed between its embedding and its layers")
+
+
+def _in_order(
+    model: PreTrainedModel, layers: tuple[LayerTrace, ...], parts: list[LayerParts]
+) -> list[LayerParts]:
+    """Return layers whose linears give queries first, then keys, then values."""
+    pairs = list(zip(layers, parts, strict=True))
+    attending = {trace.attention: each.qkv for trace, each in pairs if each.state is None and not each.gated}
+    layouts = find_layouts(model, attending) if attending else {}
+    return [each.laid_out(layouts.get(trace.attention)) for trace, each in pairs]
+
+
+def variants(
+    trace: LayerTrace, parts: LayerParts, like: Variant | None, *, llamas: bool = False
+) -> Iterator[Variant]:
+    """Yield what a layer may be, `like` first; `llamas`: of Llama's shape only."""
     if like is not None:
         yield like
     rotations = ROTATIONS if trace.rope is not None and parts.state is None else ("none",)
-    for rotation, residual in product(rotations, parts.residuals):
-        variant = Variant(rotation, residual)
+    norms = parts.norms
+    lone = norms.before_attention is not None and norms.after_attention is norms.after_mlp is None
+    orders = (False, True) if lone and not llamas else (False,)
+    for parallel, rotation, residual in product(orders, rotations, parts.residuals):
+        variant = Variant(rotation, residual, parallel)
         if variant != like:
             yield variant

@@ -77,10 +77,12 @@ class Adapters:
         for group in (group for parts in layers for group in parts.places):
             for low_ranks, linears in zip(self.low_ranks, found, strict=True):
                 linear, first = [], 0
-                for at, (path, size) in enumerate([] if group is None else _placed(group, places)):
+                for path, size in [] if group is None else _placed(group, places):
                     low = low_ranks.get(path)
-                    if low is not None and group is not None:
-                        linear.append(replace(low, up=group.ordered(at, low.up), first=first))
+                    if low is not None:
+                        order = None if group is None else group.order
+                        up = low.up if order is None else low.up[order[first : first + size] - first]
+                        linear.append(replace(low, up=up, first=first))
                     first += size
                 linears.append(linear)
         return found

@@ -12,7 +12,6 @@ from inference.kernels.native_recurrence import Recurrence
 from inference.kernels.native_state import Convolution
 from inference.kernels.native_state_layers import StateLayout, StateWeights
 from inference.models.layers import Linears, MixerParts, OtherShape
-from inference.quantised.codes import join
 from inference.recurrent.modules import DeltaNet, Mamba2, ShortConvolution, StateModule
 
 _BY_HEAD = ("in_proj_qkvz", "in_proj_ba")
@@ -38,10 +37,8 @@ def _mixer(module: nn.Module, rebuilt: StateModule) -> MixerParts:
         found = _short_convolution(module, rebuilt)
     if found is None:
         raise OtherShape(f"`{type(module).__name__}` keeps a state")
-    if any(each is not None for each in found.into.codes) and (
-        found.into.orders or not join(found.into.codes)
-    ):
-        raise OtherShape("what it reads its states by is in few bits in part, or in another order")
+    if found.into.in_few_bits not in (0, len(found.into.names)):
+        raise OtherShape("what it reads its states by is in few bits in part")
     return found
 
 
@@ -63,16 +60,17 @@ def _delta_net(module: Any, net: DeltaNet) -> MixerParts | None:
         shares=gates + values,
         steps=gates + values + heads.values,
     )
-    orders = _orders_by_head(module) if names == _BY_HEAD else ()
+    order = _order_by_head(module) if names == _BY_HEAD else None
     state = StateWeights(layout=layout, convolution=convolve, recurrence=rule)
-    return MixerParts(Linears(module, names, orders), _out(module), state)
+    return MixerParts(Linears(module, names, order), _out(module), state)
 
 
-def _orders_by_head(module: Any) -> tuple[Tensor, ...]:
-    """Return the orders in which what lies head by head is one kind behind the other, by its own code."""
+def _order_by_head(module: Any) -> Tensor:
+    """Return the order in which what lies head by head is one kind behind the other, by its own code."""
     counted = (torch.arange(module.get_submodule(name).out_features)[None, None] for name in _BY_HEAD)
+    before = module.in_proj_qkvz.out_features
     q, k, v, z, b, a = (each.flatten() for each in module.fix_query_key_value_ordering(*counted))
-    return torch.cat((q, k, v, z)), torch.cat((b, a))
+    return torch.cat((q, k, v, z, b + before, a + before))
 
 
 def _mamba2(module: Any, net: Mamba2) -> MixerParts | None:

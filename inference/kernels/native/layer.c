@@ -48,6 +48,7 @@ EXPORT Stack *parley_stack_open(const Shape *shape, const Layer *layers, int64_t
     for (int64_t i = 0; i < count; i++) {
         const Mixture *mixture = layers[i].mixture;
         if (!mixture) continue;
+        stack->mixes_beside |= layers[i].parallel != 0;
         stack->mixing.outputs = most(stack->mixing.outputs, mixture->router->n);
         stack->mixing.chosen = most(stack->mixing.chosen, mixture->chosen);
     }
@@ -164,6 +165,7 @@ static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
     stack->hidden[1] = take(&next, row * shape->hidden);
     stack->normed = take(&next, row * shape->hidden);
     stack->given = take(&next, row * shape->hidden);
+    stack->beside = take(&next, stack->mixes_beside ? row * shape->hidden : 0);
     stack->qkv = take(&next, row * most(most_mixed(stack, 0), most_mixed(stack, 1)));
     stack->attended = take(&next, row * most_mixed(stack, 1));
     stack->convolved = take(&next, row * most_channels(stack));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ from tests.unit.inference.paper_layers import (
     native,
     random_layer,
     rotary,
+    with_gates,
     with_head_norms,
     with_mixture,
 )
@@ -82,6 +84,11 @@ def layers(shape: StackShape, norms: tuple[str, ...] = NORMS[:2]) -> list[PaperL
     return [random_layer(shape, norms, seed) for seed in range(2)]
 
 
+def without_gates(shape: StackShape, norms: tuple[str, ...] = NORMS[:2], **changes: Any) -> list[PaperLayer]:
+    made = [random_layer(shape, norms, seed, gates=False) for seed in range(2)]
+    return [replace(with_biases(each), **changes) for each in made]
+
+
 def with_biases(layer: PaperLayer) -> PaperLayer:
     return replace(layer, biases={name: 0.3 * weight[:, 0] for name, weight in layer.linears.items()})
 
@@ -91,6 +98,9 @@ PARTIAL = replace(SHAPE, rotary_dim=6)
 PAIRS = replace(SHAPE, rotary_dim=8, interleaved=True, activation="gelu")
 GRANITE = replace(SHAPE, residual=0.22, scaling=0.1)
 ODD = replace(SHAPE, hidden=50, inner=75, head_dim=10, heads=5, kv_heads=1)  # nothing ends with a panel
+CENTRED = replace(SHAPE, centred=True, activation="gelu")
+RELU, SQUARED = (replace(CENTRED, activation=name, residual=0.5) for name in ("relu", "squared_relu"))
+ODD_CENTRED = replace(ODD, centred=True, activation="gelu_tanh")
 TWO = Choosing(scoring="softmax", chosen=2, normalises=True)
 GROUPS = Choosing(scoring="sigmoid", chosen=3, normalises=True, scale=2.5, groups=4, kept=2, best=2)
 GPT_OSS = Gating(gates=True, activation="silu", factor=1.702, limit=2.0, offset=1.0)
@@ -131,6 +141,11 @@ STACKS: dict[str, tuple[StackShape, list[PaperLayer]]] = {
     "Llama": (SHAPE, layers(SHAPE)),
     "biases": (SHAPE, [with_biases(layer) for layer in layers(SHAPE)]),
     "norms of each head": (SHAPE, [with_head_norms(layer, SHAPE, together=False) for layer in layers(SHAPE)]),
+    "Qwen 3.5": (
+        SHAPE,
+        [with_gates(with_head_norms(each, SHAPE, together=False), SHAPE) for each in layers(SHAPE)],
+    ),
+    "gates of odd sizes": (ODD, [with_gates(each, ODD) for each in layers(ODD)]),
     "OLMo 2": (SHAPE, [with_head_norms(layer, SHAPE, together=True) for layer in layers(SHAPE, NORMS[2:])]),
     "Gemma 2": (
         GEMMA,
@@ -152,6 +167,29 @@ STACKS: dict[str, tuple[StackShape, list[PaperLayer]]] = {
         [replace(layers(SHAPE)[0], scaling=0.4, sinks=torch.arange(6.0))],
     ),
     "no layers": (SHAPE, []),
+    "GPT-NeoX": (CENTRED, without_gates(CENTRED, parallel=True)),
+    "OPT": (RELU, without_gates(RELU)),
+    "Bloom": (CENTRED, without_gates(CENTRED, slopes=2.0 ** -torch.arange(6), rotary=None)),
+    "Arcee": (replace(SQUARED, centred=False), without_gates(replace(SQUARED, centred=False))),
+    "Cohere": (
+        CENTRED,
+        [
+            replace(with_head_norms(layer, CENTRED, together=True), parallel=True)
+            for layer in layers(CENTRED, NORMS[:2])
+        ],
+    ),
+    "centred norms of each head": (
+        CENTRED,
+        [with_head_norms(layer, CENTRED, together=False) for layer in layers(CENTRED)],
+    ),
+    "odd sizes, without gates": (ODD_CENTRED, without_gates(ODD_CENTRED, parallel=True)),
+    "a mixture beside attention": (
+        CENTRED,
+        [
+            replace(with_mixture(each, random_mixture(48, TWO, seed=i)), parallel=True)
+            for i, each in enumerate(layers(CENTRED))
+        ],
+    ),
     **MIXTURES,
 }
 BASES = (1e4, 100.0)
@@ -204,7 +242,9 @@ def test_one_token_at_a_time_gives_the_same_bits(
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_batches_pieces_pages_and_threads_change_no_bit(data: st.DataObject) -> None:
-    shape, papers = STACKS[data.draw(st.sampled_from(["Llama", "OLMo 2", "Gemma 2", "odd sizes", *MIXTURES]))]
+    shape, papers = STACKS[
+        data.draw(st.sampled_from(["Llama", "OLMo 2", "Qwen 3.5", "Gemma 2", "odd sizes", *MIXTURES]))
+    ]
     kind = data.draw(st.sampled_from(LAYER_KINDS))
     lengths = data.draw(st.lists(st.integers(1, 300), min_size=1, max_size=4))
     kv_dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16]))

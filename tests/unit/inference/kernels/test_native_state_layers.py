@@ -37,13 +37,18 @@ KINDS = ["delta", "mamba 2", "mamba 2, normalised", "convolution"]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
+def _recurrence(kernels: NativeStates, kind: str) -> Delta | Scan2 | None:
+    if kind == "convolution":
+        return None
+    return Delta(kernels, HEADS, TOKENS) if kind == "delta" else Scan2(kernels, HEADS, TOKENS)
+
+
 class Paper:
     """A layer without norms, as the papers have it and as C has."""
 
     def __init__(self, library: Library, kind: str) -> None:
         self.kind = kind
-        kernels = NativeStates(library)
-        self.of = {"d": Delta, "m": Scan2}[kind[0]](kernels, HEADS, TOKENS) if kind != "convolution" else None
+        self.of = _recurrence(NativeStates(library), kind)
         self.norm = 1 + drawn(VALUES, seed=11) / 4 if kind.endswith("normalised") else None
         channels = HIDDEN if self.of is None else HEADS.channels
         self.layout = self._layout()
@@ -52,10 +57,11 @@ class Paper:
         self.into = drawn(self.layout.width, HIDDEN, seed=14) / 7
         self.out, self.gate_up = drawn(HIDDEN, outputs, seed=15) / 7, drawn(2 * INNER, HIDDEN, seed=16) / 7
         self.down = drawn(HIDDEN, INNER, seed=17) / 7
-        recurrence = None
+        recurrence: Recurrence | None = None
         if self.of is not None:
-            recurrence = self.of._rule if isinstance(self.of, Delta) else self.of._scan
-            assert isinstance(recurrence, Recurrence)
+            own = self.of._rule if isinstance(self.of, Delta) else self.of._scan
+            assert isinstance(own, Recurrence)
+            recurrence = own
         self.state = NativeStateLayer(
             StateWeights(
                 layout=self.layout,
@@ -68,10 +74,11 @@ class Paper:
         )
         self.state.allocate(6)
         linears = (self.into, self.out, self.gate_up, self.down)
-        packed = [PackedLinear.pack(library, each, None, WeightKind.FLOAT32) for each in linears]
-        names = ("qkv", "out", "gate_up", "down")
+        qkv, out, gate_up, down = (
+            PackedLinear.pack(library, each, None, WeightKind.FLOAT32) for each in linears
+        )
         weights = LayerWeights(
-            **dict(zip(names, packed, strict=True)), cache=None, state=self.state, rotary=None
+            qkv=qkv, out=out, gate_up=gate_up, down=down, cache=None, state=self.state, rotary=None
         )
         self.stack = NativeStack(library, [weights], SHAPE)
 

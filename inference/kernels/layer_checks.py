@@ -1,0 +1,61 @@
+"""What fits together of a layer's weights, asserted before C is given them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from inference.kernels.native_layers import LayerWeights, StackShape
+
+
+def check_layer(layer: LayerWeights, shape: StackShape) -> None:
+    """Assert that the parts fit each other: C would read past their ends."""
+    _check_mixer(layer, shape)
+    _check_mlp(layer, shape)
+    for norm in layer.norms:
+        assert norm is None or norm.shape == norm_shape(shape), "a weight for each hidden number"
+    if shape.centred or layer.parallel:
+        assert layer.attention_norm is layer.mlp_norm is None, "what is given isn't normalised"
+
+
+def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
+    assert layer.qkv.k == layer.out.n == shape.hidden, "it reads and gives what the layer does"
+    if layer.state is not None:
+        return layer.state.check(layer.qkv, layer.out)
+    assert layer.cache is not None, "it attends, or keeps a state"
+    dim, cache = shape.head_dim, layer.cache.shape
+    queries, keys = shape.heads * dim, shape.kv_heads * dim
+    assert (layer.qkv.n, layer.out.k) == (queries * (1 + layer.gated) + 2 * keys, queries), "what attends"
+    assert (cache.kv_heads, cache.key_dim, cache.value_dim) == (shape.kv_heads, dim, dim)
+    together = dim if layer.gated else queries  # there are gates between heads
+    assert layer.query_norm is None or norm_width(layer.query_norm, shape) in (dim, together)
+    assert layer.key_norm is None or norm_width(layer.key_norm, shape) in (dim, keys)
+    for each in (layer.sinks, layer.slopes):
+        assert each is None or each.shape == (shape.heads,), "a number for each head"
+
+
+def norm_shape(shape: StackShape) -> tuple[int, ...]:
+    """Return how the weights of norms of hidden numbers lie."""
+    return (2, shape.hidden) if shape.centred else (shape.hidden,)
+
+
+def norm_width(norm: Tensor, shape: StackShape) -> int:
+    """Return of how many numbers of queries or keys a norm has weights."""
+    return norm.numel() // 2 if shape.centred else norm.numel()
+
+
+def _check_mlp(layer: LayerWeights, shape: StackShape) -> None:
+    if layer.mixture is not None:
+        layer.mixture.check(shape.hidden)
+    if layer.gate_up is None or layer.down is None:
+        assert layer.gate_up is layer.down is None, "an MLP is all there, or none of it"
+        assert layer.mixture is not None, "an MLP, or a mixture"
+        assert not layer.mixture.gated, "there is an MLP to be gated"
+        return
+    inner = layer.down.k
+    assert inner <= shape.inner, "no MLP has more inner numbers"
+    assert layer.gate_up.n in (inner, 2 * inner), "ups, or gates and ups"
+    assert layer.gate_up.k == shape.hidden, "it reads what the layer does"
+    assert layer.down.n == shape.hidden, "the MLP's output"
