@@ -113,11 +113,9 @@ class _NativeClimb(Climb):
             self.reasons.append("fusing layers is switched off")
             return None
         self.rebuilt = rebuild(self.keeping, NativeStates(library))
-        served, own = None, len(self.keeping) - len(self.rebuilt)
-        if own:
+        if own := len(self.keeping) - len(self.rebuilt):
             self.reasons.append(f"its layers can't be fused: {own} of them keep a state by code of their own")
-        else:
-            served = self._fuse(library)
+        served = None if own else self._fuse(library)
         if served is None:
             self.rebuilt = {}
         return served
