@@ -184,10 +184,11 @@ Levels, best first:
 * `uncached`: the same, and each token computes its whole sequence again.
 
 Layers that keep a state in place of keys and values (state spaces, linear attention, short convolutions) have
-it for each sequence at the packed levels, too. At `native` gated delta nets, Mamba, Mamba 2 and short
-convolutions are computed by the C extension, others by their own code. The prefix cache keeps a state at the
-end of each long prompt and text, and where others leave one. On a GPU those four are computed by Triton's
-kernels, at `paged+merged` or `paged`; models with others are `sequential` there.
+it for each sequence at the packed levels, too. At `fused` gated delta nets, Mamba 2 and short convolutions
+are part of the one call; at `native` these and Mamba are computed by the C extension, others by their own
+code. The prefix cache keeps a state at the end of each long prompt and text, and where others leave one. On a
+GPU those four are computed by Triton's kernels, at `paged+merged` or `paged`; models with others are
+`sequential` there.
 
 A level is taken only if it reproduces the model's own logits while it is loaded; `/info` and the log
 say which one was. *Bit-exact* means that tokens and log-probabilities have the same bits alone and in

@@ -16,6 +16,9 @@ from inference.kernels.native_attention import NativeCacheLayer, NativeStep
 from inference.kernels.native_experts import ExpertsMemory
 from inference.kernels.native_layers import Activation, LayerWeights, NativeStack, StackShape
 from inference.kernels.native_mixture import MixtureWeights
+from inference.kernels.native_state import NativeRuns
+from inference.kernels.native_state_layers import NativeStateLayer
+from inference.kernels.reference import Attention
 from inference.kv_cache.blocks import blocks_for
 from inference.models.anatomy import Variant, variants
 from inference.models.layers import LayerParts, Linears, MixtureParts, OtherShape
@@ -80,14 +83,14 @@ class Layer:
     """A rebuilt layer, without a cache yet."""
 
     parts: LayerParts
-    probed: Probed
+    probed: Probed | None  # None: it keeps a state
     packed: Packed | None  # None: not yet
     shape: StackShape
     rope: tuple[Rope, str] | None  # and how heads are rotated by it; None: they aren't
     share: LayerShare | None = None  # None: it is whole
     parallel: bool = False  # attention and the MLP are beside each other
 
-    def weights(self, cache: NativeCacheLayer, rotary: int | None) -> LayerWeights:
+    def weights(self, past: NativeCacheLayer | NativeStateLayer, rotary: int | None) -> LayerWeights:
         """Return what a stack is made of; `rotary`: which of its rotations is this layer's."""
         assert self.packed is not None, "it is packed"
         packed, mixture = iter(self.packed.linears), self.packed.mixture
@@ -97,7 +100,7 @@ class Layer:
         qkv, out, gate_up, down = linears
         assert qkv is not None, "each layer attends"
         assert out is not None, "and gives what it found"
-        norms, how = self.parts.norms, self.probed.how
+        norms, how = self.parts.norms, Attention(scaling=1.0) if self.probed is None else self.probed.how
         shares_norm = self.parallel and norms.before_mlp is None
         return LayerWeights(
             qkv=qkv,
@@ -105,7 +108,9 @@ class Layer:
             gate_up=gate_up,
             down=down,
             mixture=None if mixture is None else mixture.weights,
-            cache=cache,
+            cache=past if isinstance(past, NativeCacheLayer) else None,
+            state=past if isinstance(past, NativeStateLayer) else None,
+            gated=self.parts.gated,
             input_norm=norms.before_attention,
             attention_norm=norms.after_attention,
             mid_norm=norms.before_attention if shares_norm else norms.before_mlp,
@@ -140,15 +145,18 @@ class Layer:
 
 def find_layers(builders: list[Builder]) -> Iterator[Layer]:
     """Yield the layers; raise OtherShape at the first that isn't of the shape, or not of the others'."""
-    shapes: dict[bool, StackShape] = {}  # of all layers, and of those that are rotated
-    variant: Variant | None = None
+    shapes: dict[tuple[bool, bool], StackShape] = {}  # of those that attend or don't, and are rotated or not
+    found: dict[bool, Variant] = {}
     for builder in builders:
-        layer, variant = builder.find(variant)
+        layer, variant = builder.find(found.get(builder.attends))
         for rotated in (False, True) if layer.rope is not None else (False,):
             common = _common(layer.shape, rotated=rotated)
-            if shapes.setdefault(rotated, common) != common:
+            if shapes.setdefault((builder.attends, rotated), common) != common:
                 raise OtherShape("its layers are of several shapes")
+        found[builder.attends] = variant
         yield layer
+    if len({(each.eps, each.activation, each.residual) for each in shapes.values()}) > 1:
+        raise OtherShape("its layers that keep a state are otherwise than those that attend")
 
 
 def _common(shape: StackShape, *, rotated: bool) -> StackShape:
@@ -161,13 +169,19 @@ class Builder:
     """Rebuilds one layer."""
 
     def __init__(
-        self, library: Library, packs: Packs, trace: LayerTrace, parts: LayerParts, probed: Probed
+        self, library: Library, packs: Packs, trace: LayerTrace, parts: LayerParts, probed: Probed | None
     ) -> None:
+        """`probed`: what its attention was seen to want; None: it keeps a state."""
         self._library = library
         self._packs = packs
         self._trace = trace
         self._parts = parts
         self._probed = probed
+
+    @property
+    def attends(self) -> bool:
+        """Return whether the layer attends, and doesn't keep a state."""
+        return self._probed is not None
 
     def find(self, like: Variant | None) -> tuple[Layer, Variant]:
         """Return the layer and how it was found; `like`: what is tried first. The model is as it was.
@@ -181,7 +195,13 @@ class Builder:
             raise OtherShape("a layer rebuilt from its parts computes something else")
         layer = self._layer(None if self._packs.exact else exact, found)
         group = self._packs.group
-        share = None if group is None else LayerShare(group.share, self._parts, self._probed)
+        if group is not None and self._probed is None:
+            raise OtherShape("states can't be divided among processes")
+        share = (
+            None
+            if group is None or self._probed is None
+            else LayerShare(group.share, self._parts, self._probed)
+        )
         return replace(layer, share=share), found
 
     def pack(self, layer: Layer) -> Layer:
@@ -211,7 +231,10 @@ class Builder:
         return Packed(linears, Mixture(mixture, self._packs.routers(*mixture.routing()), experts))
 
     def _layer(self, packed: Packed | None, variant: Variant) -> Layer:
-        parts, shape, rotation = self._parts, self._probed.shape, variant.rotation
+        parts, rotation = self._parts, variant.rotation
+        if self._probed is None:
+            return Layer(parts, None, packed, self._state_shape(variant), None)
+        shape = self._probed.shape
         tables = None if self._trace.tables is None else arranged(self._trace.tables, rotation)
         stack_shape = StackShape(
             hidden=self._trace.given.shape[1],
@@ -232,6 +255,20 @@ class Builder:
         rotated = None if rotation == "none" or rope is None else (rope, rotation)
         return Layer(parts, self._probed, packed, stack_shape, rotated, parallel=variant.parallel)
 
+    def _state_shape(self, variant: Variant) -> StackShape:
+        parts = self._parts
+        return StackShape(
+            hidden=self._trace.given.shape[1],
+            heads=0,
+            kv_heads=0,
+            head_dim=1,
+            inner=parts.inner,
+            eps=parts.norms.eps,
+            scaling=1.0,
+            activation=cast(Activation, parts.activation),
+            residual=variant.residual,
+        )
+
     def _reproduces(self, layer: Layer) -> bool:
         """Return whether the layer makes of its trace's input what the model's own layer did."""
         trace, shape = self._trace, layer.shape
@@ -239,9 +276,10 @@ class Builder:
             return False
         tokens = len(trace.given)
         pages = blocks_for(tokens)
-        cache = NativeCacheLayer(self._library, layer.probed.shape, pages)
-        weights = layer.weights(cache, None if layer.rope is None else 0)
+        weights = layer.weights(self._past(pages), None if layer.rope is None else 0)
         stack = NativeStack(self._library, [weights], layer.shape)
+        runs = NativeRuns(*(np.array([each]) for each in (tokens, -1, 0)))
+        stack.keep(runs)
         table = np.arange(pages, dtype=np.int32)[None, ::-1].copy()
         zero = np.zeros(1, dtype=np.int64)
         step = NativeStep(zero, zero + tokens, zero, table)
@@ -250,6 +288,15 @@ class Builder:
         found = stack.run(trace.given, *tables, step)
         added = (trace.result - trace.given).norm()
         return bool((found - trace.result).norm() <= _NEAR * added)
+
+    def _past(self, pages: int) -> NativeCacheLayer | NativeStateLayer:
+        """Return an empty cache, or place for a state."""
+        if self._probed is not None:
+            return NativeCacheLayer(self._library, self._probed.shape, pages)
+        assert self._parts.state is not None, "it attends, or keeps a state"
+        layer = NativeStateLayer(self._parts.state)
+        layer.allocate(1)
+        return layer
 
 
 def arranged(tables: Pair, rotation: str) -> Pair:

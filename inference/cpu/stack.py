@@ -7,9 +7,10 @@ or a cap on the logits) is read off the trace too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -27,6 +28,8 @@ from inference.kernels.native_adapters import LowRank, NativeAdapter
 from inference.kernels.native_attention import NativeStep, arrays_of, cache_layers
 from inference.kernels.native_layers import LayerWeights, NativeStack
 from inference.kernels.native_model import Logits, NativeModel
+from inference.kernels.native_state import NativeRuns
+from inference.kernels.native_state_layers import NativeStateLayer, StateWeights
 from inference.models.anatomy import read_model
 from inference.models.ends import Ends
 from inference.models.layers import LAYER_LINEARS, OtherShape
@@ -36,6 +39,9 @@ from inference.models.mixtures import read_mixture
 from inference.models.paged import Probed
 from inference.models.rotary import RopeTable
 from inference.models.trace import Pair, Rope
+from inference.recurrent.fusing import mixers_of
+from inference.recurrent.modules import StateModule
+from inference.recurrent.places import StatePlaces
 from inference.sampling.rows import Statistics, statistics
 from inference.sequences.seen import Seen, seen_in
 from inference.sequences.state import Pieces
@@ -83,17 +89,21 @@ class FusedModel:
         """
         ropes: list[tuple[Rope, str]] = []
         weights: list[LayerWeights] = []
-        shapes = [layer.probed.shape for layer in self._layers]
+        shapes = [layer.probed.shape for layer in self._layers if layer.probed is not None]
         rounded = all(linear.packed.rounds for linear in self._rounding)
         caches = cache_layers(self._library, shapes, blocks, kv_dtype, rounded=rounded)
-        for layer, cache in zip(self._layers, caches, strict=True):
+        left, kept = iter(caches), [NativeStateLayer(each) for each in self._states]
+        places = iter(kept)
+        for layer in self._layers:
+            past = next(places) if layer.probed is None else next(left)
             if layer.rope is not None and layer.rope not in ropes:
                 ropes.append(layer.rope)
             rotary = None if layer.rope is None else ropes.index(layer.rope)
-            weights.append(layer.weights(cache, rotary))
+            weights.append(layer.weights(past, rotary))
         inner = max(layer.shape.inner for layer in self._layers)
+        attending = (layer for layer in self._layers if layer.probed is not None)
         rotated = (layer for layer in self._layers if layer.rope is not None)
-        shape = next(rotated, self._layers[0]).shape
+        shape = next(rotated, next(attending, self._layers[0])).shape
         stack = NativeStack(self._library, weights, replace(shape, inner=inner))
         if self._group is not None:
             stack.share(self._group.adds_up)
@@ -106,7 +116,14 @@ class FusedModel:
         model = NativeModel(self._library, stack, self._ends.weights, trims=trims)
         tables = [make_table(*each, self._positions) for each in ropes]
         arrays = arrays_of(caches)
-        return FusedRunner(self._library, model, tables, self._ends, arrays, adapts=adapters is not None)
+        states = FusedStates(kept, stack) if kept else None
+        adapts = adapters is not None
+        return FusedRunner(self._library, model, tables, self._ends, arrays, states, adapts=adapts)
+
+    @property
+    def _states(self) -> list[StateWeights]:
+        """Return what keeps a state, layer by layer."""
+        return [each.parts.state for each in self._layers if each.parts.state is not None]
 
     def native(self, low_ranks: dict[str, LowRank]) -> NativeAdapter:
         """Return an adapter as the model's stacks read it; from any thread, once there is a runner."""
@@ -152,6 +169,21 @@ class FusedModel:
         return [self._ends.head, *chain.from_iterable((*(each.linears for each in layers), *mixtures))]
 
 
+class FusedStates:
+    """The states of all sequences, and a stack that is told where a step's are."""
+
+    def __init__(self, layers: list[NativeStateLayer], stack: NativeStack) -> None:
+        self._places = StatePlaces(layers)
+        self._stack = stack
+        self._runs: NativeRuns | None = None  # which C reads
+
+    def begin(self, pieces: Pieces) -> None:
+        """Take the step that is computed next."""
+        at = self._places.begin(pieces)
+        self._runs = NativeRuns(at.ends, at.reads, at.writes)
+        self._stack.keep(self._runs)
+
+
 class FusedRunner:
     """Runs all pieces of a step through the C extension."""
 
@@ -162,14 +194,16 @@ class FusedRunner:
         ropes: list[RopeTable],
         ends: Ends,
         arrays: tuple[Tensor, ...],
+        states: FusedStates | None = None,
         *,
         adapts: bool = False,
     ) -> None:
-        """`arrays` are the cache's, blocks first."""
+        """`arrays` are the cache's, blocks first; `states`: of its layers that keep one."""
         self.arrays = arrays
         self._library = library
         self._model = model
         self._adapts = adapts
+        self._states = states
         self._ropes = ropes
         self._ends = ends
         self._reach = -1  # the last position that the tables of rotations have
@@ -187,6 +221,8 @@ class FusedRunner:
         spatial = None if seen is None else seen.positions
         cosines, sines = self._upto(step.last) if spatial is None else self._at(spatial)
         self._last = None  # its memory is free for the next
+        if self._states is not None:
+            self._states.begin(pieces)
         finishes = self._ends.finishes
         logits = self._model.run(
             *(self._ids(pieces, seen) if seen else pieces.ids, pieces.rows, cosines, sines, step),
@@ -258,19 +294,20 @@ def fuse_model(
     prompt: NDArray[np.int64],
     positions: int,
     adapted: Collection[str] = (),
+    states: Mapping[nn.Module, StateModule] = MappingProxyType({}),
 ) -> FusedModel:
     """Rebuild a model whose layers are of known shapes; raise OtherShape, with the model as it was.
 
     `positions`: how many there can be; layers are compared at the last of them. `adapted`: the linears that
-    adapters add to.
+    adapters add to. `states`: its modules that keep a state.
     """
     # Experts can't be divided among processes
-    mixtures = (read_mixture,) if packs.group is None else ()
-    anatomy = read_model(model, probed, prompt, positions, *mixtures)
+    mixture_in = read_mixture if packs.group is None else lambda _: None
+    anatomy = read_model(model, probed, prompt, positions, mixture_in, mixers_of(states))
     for path in fixed_linears(model, anatomy.parts).intersection(adapted):
         raise OtherShape(f"an adapter adds to `{path}`, by which its experts are chosen or gated")
     builders = [
-        Builder(library, packs, each, part, probed[each.attention])
+        Builder(library, packs, each, part, probed.get(each.attention))
         for each, part in zip(anatomy.layers, anatomy.parts, strict=True)
     ]
     # What a final form rounds can't be taken back: nothing is changed until all layers are known to have

@@ -12,22 +12,26 @@ if TYPE_CHECKING:
 
 def check_layer(layer: LayerWeights, shape: StackShape) -> None:
     """Assert that the parts fit each other: C would read past their ends."""
-    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    cache = layer.cache.shape
-    assert (layer.qkv.n, layer.qkv.k) == (queries + 2 * keys, shape.hidden), "queries, keys and values"
-    assert (layer.out.n, layer.out.k) == (shape.hidden, queries), "attention's output"
+    _check_mixer(layer, shape)
     _check_mlp(layer, shape)
-    assert (cache.kv_heads, cache.key_dim, cache.value_dim) == (
-        shape.kv_heads,
-        shape.head_dim,
-        shape.head_dim,
-    )
-    for norm in (layer.input_norm, layer.mid_norm, layer.attention_norm, layer.mlp_norm):
+    for norm in layer.norms:
         assert norm is None or norm.shape == norm_shape(shape), "a weight for each hidden number"
-    assert layer.query_norm is None or norm_width(layer.query_norm, shape) in (shape.head_dim, queries)
-    assert layer.key_norm is None or norm_width(layer.key_norm, shape) in (shape.head_dim, keys)
     if shape.centred or layer.parallel:
         assert layer.attention_norm is layer.mlp_norm is None, "what is given isn't normalised"
+
+
+def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
+    assert layer.qkv.k == layer.out.n == shape.hidden, "it reads and gives what the layer does"
+    if layer.state is not None:
+        return layer.state.check(layer.qkv, layer.out)
+    assert layer.cache is not None, "it attends, or keeps a state"
+    dim, cache = shape.head_dim, layer.cache.shape
+    queries, keys = shape.heads * dim, shape.kv_heads * dim
+    assert (layer.qkv.n, layer.out.k) == (queries * (1 + layer.gated) + 2 * keys, queries), "what attends"
+    assert (cache.kv_heads, cache.key_dim, cache.value_dim) == (shape.kv_heads, dim, dim)
+    together = dim if layer.gated else queries  # there are gates between heads
+    assert layer.query_norm is None or norm_width(layer.query_norm, shape) in (dim, together)
+    assert layer.key_norm is None or norm_width(layer.key_norm, shape) in (dim, keys)
     for each in (layer.sinks, layer.slopes):
         assert each is None or each.shape == (shape.heads,), "a number for each head"
 

@@ -25,6 +25,8 @@ from inference.kernels.native_attention import (
 )
 from inference.kernels.native_exchange import AddUp
 from inference.kernels.native_mixture import MixtureStruct, MixtureWeights
+from inference.kernels.native_state import NativeRuns
+from inference.kernels.native_state_layers import NativeStateLayer
 from inference.kernels.reference import Attention
 
 Activation = Literal["silu", "gelu_tanh", "gelu", "squared_relu", "relu"]
@@ -65,7 +67,9 @@ class LayerWeights:
     out: PackedLinear
     gate_up: PackedLinear | None  # hidden -> 2 * inner, the gates first, or inner; None: the mixture is all
     down: PackedLinear | None
-    cache: NativeCacheLayer
+    cache: NativeCacheLayer | None  # None: it keeps a state
+    state: NativeStateLayer | None = None  # what is between `qkv` and `out` in place of attention
+    gated: bool = False  # `qkv` has a gate of what is found behind each head's query
     mixture: MixtureWeights | None = None  # added to the MLP's results
     input_norm: Tensor | None = None  # (hidden,): of what attention reads
     mid_norm: Tensor | None = None  # of what the MLP reads
@@ -86,13 +90,19 @@ class LayerWeights:
         """Return those to which adapters can add, in the order of layer.h."""
         return self.qkv, self.out, self.gate_up, self.down
 
+    @property
+    def norms(self) -> tuple[Tensor | None, ...]:
+        """Return the weights of those around attention and the MLP, in the order of layer.h."""
+        return self.input_norm, self.mid_norm, self.attention_norm, self.mlp_norm
+
 
 class _Layer(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down", "mixture")),
+        *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down", "mixture", "state")),
         *((name, ctypes.c_void_p) for name in ("input_norm", "mid_norm", "attention_norm", "mlp_norm")),
         *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm")),
-        *((name, ctypes.c_int64) for name in ("query_norm_size", "key_norm_size", "rotary", "parallel")),
+        *((name, ctypes.c_int64) for name in ("query_norm_size", "key_norm_size", "rotary")),
+        *((name, ctypes.c_int64) for name in ("gated", "parallel")),
         ("how", AttentionStruct),
         ("cache", CacheStruct),
     )
@@ -110,7 +120,7 @@ class _Shape(ctypes.Structure):
 class NativeStack:
     """The decoder layers of a model, run together as one task of the library's threads.
 
-    Each row's result depends on its own sequence alone, as in attention. One step runs at a time.
+    Each row's result depends on its own sequence alone. One step runs at a time.
     """
 
     def __init__(self, library: Library, layers: Sequence[LayerWeights], shape: StackShape) -> None:
@@ -169,6 +179,10 @@ class NativeStack:
         if isinstance(adds_up, AddUp):
             function, context = adds_up.function, adds_up.context
         self._functions.parley_stack_share(self.handle, function, context)
+
+    def keep(self, runs: NativeRuns) -> None:
+        """Have layers that keep a state know the next step, which the caller keeps meanwhile."""
+        self._functions.parley_stack_states(self.handle, runs.address)
 
     def check(self, failed: int, tokens: int) -> None:
         """Raise what a call of C says has gone wrong with a step of so many tokens."""
@@ -235,7 +249,7 @@ class NativeStack:
             assert table.shape[0] > last, "a rotation for each position"
             assert table.shape[1] == size, "a rotation for each number that is rotated"
             assert table.is_contiguous(), "C reads the tables"
-            assert table.dtype is torch.float32, "C reads the tables"
+            assert table.dtype is torch.float32, "in float32"
 
     def _struct(self, layer: LayerWeights) -> _Layer:
         scaling = self.shape.scaling if layer.scaling is None else layer.scaling
@@ -243,19 +257,18 @@ class NativeStack:
         return _Layer(
             *(None if linear is None else ctypes.addressof(linear.struct) for linear in layer.linears),
             self._mixture(layer.mixture),
-            *(
-                self._hold(n)
-                for n in (layer.input_norm, layer.mid_norm, layer.attention_norm, layer.mlp_norm)
-            ),
+            None if layer.state is None else ctypes.addressof(layer.state.struct),
+            *(self._hold(norm) for norm in layer.norms),
             *(self._hold(norm) for norm in (layer.query_norm, layer.key_norm)),
             *(
                 0 if norm is None else norm_width(norm, self.shape)
                 for norm in (layer.query_norm, layer.key_norm)
             ),
             -1 if layer.rotary is None else layer.rotary,
+            layer.gated,
             layer.parallel,
             attention_struct(how, self._keep(layer.sinks), self._keep(layer.slopes)),
-            layer.cache.struct,
+            CacheStruct() if layer.cache is None else layer.cache.struct,
         )
 
     def _mixture(self, mixture: MixtureWeights | None) -> int | None:
@@ -303,6 +316,7 @@ def _declare(functions: ctypes.CDLL) -> ctypes.CDLL:
     functions.parley_stack_close.argtypes = (ctypes.c_void_p,)
     functions.parley_stack_run.restype = ctypes.c_int
     functions.parley_stack_run.argtypes = (ctypes.c_void_p,) * 8
+    functions.parley_stack_states.argtypes = (ctypes.c_void_p,) * 2
     functions.parley_stack_share.restype = None
     functions.parley_stack_share.argtypes = (ctypes.c_void_p,) * 3
     functions.parley_stack_adapt.restype = None

@@ -17,7 +17,7 @@ _BLOCK = 32  # numbers of a value that are computed side by side, as there
 _SUMS = 4  # a key's numbers are a multiple
 
 
-class _RecurrenceStruct(ctypes.Structure):
+class RecurrenceStruct(ctypes.Structure):
     """`RecurrenceCall` of state.h."""
 
     _fields_ = (
@@ -73,7 +73,7 @@ class _ScanStruct(ctypes.Structure):
     )
 
 
-class _Recurrence:
+class Recurrence:
     """What the two recurrences have in common."""
 
     def __init__(self, library: Library, heads: Heads, rates: Tensor, step_biases: Tensor) -> None:
@@ -86,6 +86,18 @@ class _Recurrence:
         heads = self.heads
         return untouched(places, heads.values, -(-heads.value_dim // _BLOCK), heads.key_dim, _BLOCK)
 
+    def struct(self) -> RecurrenceStruct:
+        """Return what C is told of each step, which lacks the step; it points to what this keeps."""
+        heads = self.heads
+        return RecurrenceStruct(
+            key_heads=heads.keys,
+            value_heads=heads.values,
+            key_dim=heads.key_dim,
+            value_dim=heads.value_dim,
+            rates=self._rates.data_ptr(),
+            step_biases=self._step_biases.data_ptr(),
+        )
+
     def _run(
         self,
         rows: tuple[Tensor, Tensor, Tensor],
@@ -97,30 +109,18 @@ class _Recurrence:
         """`rows`: queries, keys and values, views of one tensor (tokens, channels)."""
         heads = self.heads
         out = torch.empty(len(steps), heads.values * heads.value_dim)
-        queries, keys, values = (each.data_ptr() for each in rows)
-        call = _RecurrenceStruct(
-            runs=runs.address,
-            key_heads=heads.keys,
-            value_heads=heads.values,
-            key_dim=heads.key_dim,
-            value_dim=heads.value_dim,
-            queries=queries,
-            keys=keys,
-            values=values,
-            stride=rows[0].stride(0),
-            steps=steps.data_ptr(),
-            steps_stride=steps.stride(0),
-            rates=self._rates.data_ptr(),
-            step_biases=self._step_biases.data_ptr(),
-            states=states.data_ptr(),
-            out=out.data_ptr(),
-            **more,
-        )
+        call = self.struct()
+        call.runs, call.stride = runs.address, rows[0].stride(0)
+        call.queries, call.keys, call.values = (each.data_ptr() for each in rows)
+        call.steps, call.steps_stride = steps.data_ptr(), steps.stride(0)
+        call.states, call.out = states.data_ptr(), out.data_ptr()
+        for name, value in more.items():
+            setattr(call, name, value)
         self._library.functions.parley_recur(self._library.handle, ctypes.addressof(call))
         return out
 
 
-class DeltaRule(_Recurrence):
+class DeltaRule(Recurrence):
     """Linear attention by the gated delta rule, its results normalised and gated."""
 
     def __init__(
@@ -153,13 +153,16 @@ class DeltaRule(_Recurrence):
             shares_stride=shares.stride(0),
             gates=gates.data_ptr(),
             gates_stride=gates.stride(0),
-            norm=self._norm.data_ptr(),
-            eps=self._eps,
-            scale=self._scale,
         )
 
+    def struct(self) -> RecurrenceStruct:
+        """Return what C is told of each step."""
+        found = super().struct()
+        found.norm, found.eps, found.scale = self._norm.data_ptr(), self._eps, self._scale
+        return found
 
-class Mamba2Scan(_Recurrence):
+
+class Mamba2Scan(Recurrence):
     """Mamba 2's recurrence."""
 
     def __init__(
@@ -180,10 +183,13 @@ class Mamba2Scan(_Recurrence):
         """Return (tokens, value heads * value_dim) of a step's rows, all in float32."""
         heads = self.heads
         values, keys = heads.values * heads.value_dim, heads.keys * heads.key_dim
-        least, most = self._limits
-        rows = x[:, values + keys :], x[:, values:], x
-        skips = self._skips.data_ptr()
-        return self._run(rows, rows_of(steps), states, runs, skips=skips, least=least, most=most)
+        return self._run((x[:, values + keys :], x[:, values:], x), rows_of(steps), states, runs)
+
+    def struct(self) -> RecurrenceStruct:
+        """Return what C is told of each step."""
+        found = super().struct()
+        found.skips, (found.least, found.most) = self._skips.data_ptr(), self._limits
+        return found
 
 
 class MambaScan:

@@ -26,7 +26,7 @@ class _RunsStruct(ctypes.Structure):
     )
 
 
-class _ConvolutionStruct(ctypes.Structure):
+class ConvolutionStruct(ctypes.Structure):
     """`ConvolutionCall` of state.h."""
 
     _fields_ = (
@@ -38,6 +38,8 @@ class _ConvolutionStruct(ctypes.Structure):
         ("kernel", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
         ("silu", ctypes.c_int64),
+        ("before", ctypes.c_void_p),
+        ("behind", ctypes.c_void_p),
         ("recent", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
     )
@@ -74,20 +76,21 @@ class Convolution:
         """Return (tokens, channels) of a step's (tokens, channels), float32, whose rows may lie apart."""
         rows = rows_of(x)
         out = torch.empty(rows.shape)
-        call = _ConvolutionStruct(
-            runs=runs.address,
-            x=rows.data_ptr(),
-            stride=rows.stride(0),
+        call = self.struct()
+        call.runs, call.x, call.stride = runs.address, rows.data_ptr(), rows.stride(0)
+        call.recent, call.out = states.data_ptr(), out.data_ptr()
+        self._library.functions.parley_convolve(self._library.handle, ctypes.addressof(call))
+        return out
+
+    def struct(self) -> ConvolutionStruct:
+        """Return what C is told of each step, which lacks the step; it points to what this keeps."""
+        return ConvolutionStruct(
             channels=self.channels,
             taps=self.taps,
             kernel=self._kernel.data_ptr(),
             bias=None if self._bias is None else self._bias.data_ptr(),
             silu=self._silu,
-            recent=states.data_ptr(),
-            out=out.data_ptr(),
         )
-        self._library.functions.parley_convolve(self._library.handle, ctypes.addressof(call))
-        return out
 
 
 def untouched(*shape: int) -> Tensor:

@@ -43,6 +43,7 @@ from inference.models.paged import PagedCache
 from inference.models.trace import eager_attention
 from inference.models.weights import narrow_embeddings, widen_experts
 from inference.recurrent.elsewhere import restore_decays
+from inference.recurrent.modules import rebuild
 from inference.sequences.computing import Runner
 from inference.shards.group import Group
 from inference.shards.runner import SharedRunner
@@ -108,12 +109,18 @@ class _NativeClimb(Climb):
         library = self.options.library
         if not self.packs_steps or library is None:
             return None
-        if self.keeping:
-            self.reasons.append(f"its layers can't be fused: {len(self.keeping)} of them keep a state")
-            return None
         if not self.options.fuse:
             self.reasons.append("fusing layers is switched off")
             return None
+        self.rebuilt = rebuild(self.keeping, NativeStates(library))
+        if own := len(self.keeping) - len(self.rebuilt):
+            self.reasons.append(f"its layers can't be fused: {own} of them keep a state by code of their own")
+        served = None if own else self._fuse(library)
+        if served is None:
+            self.rebuilt = {}
+        return served
+
+    def _fuse(self, library: Library) -> Served | None:
         try:
             fused = fuse_model(
                 self.model,
@@ -123,6 +130,7 @@ class _NativeClimb(Climb):
                 self.proof.prompts[0],
                 max(self.options.max_total_tokens, len(self.proof.prompts[0])),
                 () if self.options.adapters is None else self.options.adapters.paths,
+                self.rebuilt,
             )
         except OtherShape as difference:
             self.reasons.append(f"its layers can't be fused: {difference}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,14 @@ from transformers import PreTrainedModel
 from inference.models.added import NOTHING
 from inference.models.ends import Bare, lookup, read_ends
 from inference.models.kept_rotations import with_kept_rotations
-from inference.models.layers import LayerParts, OtherShape, ReadMixture, read_layer
+from inference.models.layers import (
+    LayerParts,
+    MixerParts,
+    OtherShape,
+    ReadMixture,
+    read_layer,
+    read_state_layer,
+)
 from inference.models.merged_qkv import find_layouts
 from inference.models.paged import Probed
 from inference.models.rotary import is_static
@@ -49,15 +57,18 @@ def read_model(
     prompt: NDArray[np.int64],
     positions: int,
     mixture_in: ReadMixture = lambda _: None,
+    mixers: Mapping[nn.Module, MixerParts] = MappingProxyType({}),
     *,
     llamas: bool = False,
 ) -> Anatomy:
     """Return a model's parts; raise OtherShape. Nothing is changed.
 
     `positions`: how many there can be; layers are traced at the last of them. `mixture_in`: what reads
-    mixtures of experts, where they will do. `llamas`: only Llama's shape will do.
+    mixtures of experts, where they will do. `mixers`: the modules that keep a state in place of
+    attention. `llamas`: only Llama's shape will do.
     """
-    attentions = list(probed)
+    pasts = [each for each in model.modules() if each in mixers or each in probed]
+    attentions = pasts if mixers else list(probed)
     layers = decoder_layers(model, attentions)
     last = max(positions - len(prompt), 0)  # that near positions are right is seen by the whole model's proof
     trace = trace_model(model, layers, attentions, prompt, last) if layers else None
@@ -68,7 +79,12 @@ def read_model(
         if not is_static(rope, positions):
             raise OtherShape("its rotary embedding depends on more than the position")
     ends = read_ends(model, trace, lookup(model, prompt), last)
-    parts = [read_layer(each.layer, each.attention, probed[each.attention], mixture_in) for each in traced]
+    parts = [
+        read_state_layer(each.layer, each.attention, mixers[each.attention], mixture_in)
+        if each.attention in mixers
+        else read_layer(each.layer, each.attention, probed[each.attention], mixture_in)
+        for each in traced
+    ]
     if llamas:
         _check_llamas(parts, ends)
     else:
@@ -93,7 +109,8 @@ def _in_order(
 ) -> list[LayerParts]:
     """Return layers whose linears give queries first, then keys, then values."""
     pairs = list(zip(layers, parts, strict=True))
-    layouts = find_layouts(model, {trace.attention: each.qkv for trace, each in pairs})
+    attending = {trace.attention: each.qkv for trace, each in pairs if each.state is None and not each.gated}
+    layouts = find_layouts(model, attending) if attending else {}
     return [each.laid_out(layouts.get(trace.attention)) for trace, each in pairs]
 
 
@@ -103,7 +120,7 @@ def variants(
     """Yield what a layer may be, `like` first; `llamas`: of Llama's shape only."""
     if like is not None:
         yield like
-    rotations = ROTATIONS if trace.rope is not None else ("none",)
+    rotations = ROTATIONS if trace.rope is not None and parts.state is None else ("none",)
     norms = parts.norms
     lone = norms.before_attention is not None and norms.after_attention is norms.after_mlp is None
     orders = (False, True) if lone and not llamas else (False,)

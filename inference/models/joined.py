@@ -26,17 +26,17 @@ class Linears:
 
     parent: nn.Module
     names: tuple[str, ...]
-    order: Tensor | None = None  # (n,): which of one linear's outputs come first; None: as they are
+    order: Tensor | None = None  # (n,): in which outputs are taken, each linear's own; None: as they are
 
     def joined(self) -> tuple[Tensor, Tensor | None]:
         """Return their weights (n, k) and biases (n,) as one."""
         pairs = [weight_and_bias(self.parent.get_submodule(name)) for name in self.names]
-        if len(pairs) == 1:
-            weight, bias = pairs[0]
-            if self.order is None:
-                return weight, bias
-            return weight[self.order], None if bias is None else bias[self.order]
-        return torch.cat([weight for weight, _ in pairs]), self._bias()
+        weight, bias = pairs[0]
+        if len(pairs) > 1:
+            weight, bias = torch.cat([weight for weight, _ in pairs]), self._bias()
+        if self.order is None:
+            return weight, bias
+        return weight[self.order], None if bias is None else bias[self.order]
 
     def numbers(self) -> Numbers:
         """Return what they are packed of as one: if all are in few bits, and alike, these."""
@@ -52,6 +52,11 @@ class Linears:
         """Return the same with its outputs in another order."""
         assert len(self.names) == 1, "those of several are one behind the other"
         return replace(self, order=order)
+
+    @property
+    def in_few_bits(self) -> int:
+        """Return how many of them are."""
+        return sum(codes_of(self.parent.get_submodule(name)) is not None for name in self.names)
 
     def _bias(self) -> Tensor | None:
         biases = [self.parent.get_submodule(name).bias for name in self.names]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from inference.kernels.choosing import Choosing
+from inference.kernels.native_state_layers import StateWeights
 from inference.models.joined import Linears as Linears
 from inference.models.joined import linears_in, named_linears
 from inference.models.linears import weight_and_bias
@@ -66,10 +67,19 @@ ReadMixture = Callable[[nn.Module], MixtureParts | None]  # None: it has no expe
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class MixerParts:
+    """What keeps a state in a layer: two linears, and what is between them."""
+
+    into: Linears
+    out: Linears
+    state: StateWeights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LayerParts:
     """A layer in its parts."""
 
-    qkv: Linears
+    qkv: Linears  # or what else it begins with
     out: Linears
     gate_up: Linears | None  # None: a mixture shares nothing
     down: Linears | None
@@ -81,6 +91,8 @@ class LayerParts:
     mixture: MixtureParts | None = None  # what it gives is added to what the MLP gives
     slopes: bool = False  # scores depend on distance
     factor: float = 1.0  # what queries are multiplied by, beside what scores are
+    gated: bool = False  # behind each head's query is a gate of what it is given
+    state: StateWeights | None = None  # of a layer that keeps a state and doesn't attend
 
     @property
     def gates(self) -> bool:
@@ -104,6 +116,8 @@ class LayerParts:
             raise OtherShape(f"its activation is none of {', '.join(_LLAMAS_ACTIVATIONS)}")
         if self.slopes:
             raise OtherShape("its scores depend on distance")
+        if self.gated:
+            raise OtherShape("what it attends to is gated")
 
     @property
     def places(self) -> tuple[Linears | None, ...]:
@@ -123,34 +137,59 @@ def read_layer(
 
     `mixture_in`: what reads mixtures of experts, where they will do.
     """
-    block = _block(layer, attention)
+    shape = probed.shape
+    qkv, out = _attention_linears(attention, probed)
+    known = [attention] if _has_sinks_alone(attention, probed.how.sinks) else []
+    found = _around(layer, attention, (qkv, out), known, mixture_in, probed)
+    if shape.key_dim != shape.value_dim:
+        raise OtherShape("its keys and values are of different sizes")
+    heads = sum(qkv.sizes) // shape.key_dim - 2 * shape.kv_heads
+    gated = heads == 2 * probed.heads
+    return replace(
+        found,
+        heads=probed.heads if gated else heads,
+        gated=gated,
+        slopes=probed.how.slopes is not None,
+    )
+
+
+def read_state_layer(
+    layer: nn.Module, mixer: nn.Module, parts: MixerParts, mixture_in: ReadMixture = lambda _: None
+) -> LayerParts:
+    """Return the parts of a layer that keeps a state, which are `mixer`'s; raise OtherShape."""
+    linears = parts.into, parts.out
+    return replace(_around(layer, mixer, linears, list(mixer.modules()), mixture_in), state=parts.state)
+
+
+def _around(
+    layer: nn.Module,
+    mixer: nn.Module,
+    linears: tuple[Linears, Linears],
+    known: list[nn.Module],
+    mixture_in: ReadMixture,
+    probed: Probed | None = None,
+) -> LayerParts:
+    """Return the parts of a layer around what mixes its tokens, whose linears and other modules are known."""
+    block = _block(layer, mixer)
     mixture = mixture_in(block)
     shared = block if mixture is None else mixture.shared
     mlp = None if shared is None else read_mlp(shared)
-    shape = probed.shape
-    qkv, out = _attention_linears(attention, probed)
-    norms, normed = _norms(layer, attention, block, probed, qkv.inputs)
-    known = [] if mixture is None else list(block.modules())  # who read it knows them
-    if _has_sinks_alone(attention, probed.how.sinks):
-        known.append(attention)
+    norms, normed = _norms(layer, mixer, block, probed, linears[0].inputs)
+    known += [] if mixture is None else list(block.modules())  # who read it knows them
     known += [each for norm in normed for each in norm.modules()]
-    groups = [qkv, out, *((mlp.up, mlp.down) if mlp else ())]
-    _refuse_others(layer, known, groups)
-    if shape.key_dim != shape.value_dim:
-        raise OtherShape("its keys and values are of different sizes")
+    _refuse_others(layer, known, [*linears, *((mlp.up, mlp.down) if mlp else ())])
     multiplier = getattr(layer, "residual_multiplier", 1.0)
     return LayerParts(
-        qkv=qkv,
-        out=out,
+        qkv=linears[0],
+        out=linears[1],
         gate_up=None if mlp is None else mlp.up,
         down=None if mlp is None else mlp.down,
         norms=norms,
         activation="silu" if mlp is None else mlp.activation,
         residuals=(1.0,) if multiplier == 1.0 else (float(multiplier), 1.0),
-        heads=sum(qkv.sizes) // shape.key_dim - 2 * shape.kv_heads,
+        heads=0,
         inner=0 if mlp is None else mlp.inner,
         mixture=mixture,
-        slopes=probed.how.slopes is not None,
     )
 
 
@@ -190,11 +229,13 @@ def _block(layer: nn.Module, attention: nn.Module) -> nn.Module:
 
 
 def _norms(
-    layer: nn.Module, attention: nn.Module, block: nn.Module, probed: Probed, hidden: int
+    layer: nn.Module, attention: nn.Module, block: nn.Module, probed: Probed | None, hidden: int
 ) -> tuple[Norms, list[nn.Module]]:
     """Return what a layer's norms compute, and these."""
-    modules = [*_placed_norms(layer, attention, block), *_head_norms(attention)]
-    sizes = [(hidden, 1)] * 4 + [(probed.shape.key_dim, n) for n in (probed.heads, probed.shape.kv_heads)]
+    modules, sizes = _placed_norms(layer, attention, block), [(hidden, 1)] * 4
+    modules += [None, None] if probed is None else _head_norms(attention)
+    counts = (1, 1) if probed is None else (probed.heads, probed.shape.kv_heads)
+    sizes += [(hidden if probed is None else probed.shape.key_dim, count) for count in counts]
     found = [
         None if each is None else read_norm(each, *size) for each, size in zip(modules, sizes, strict=True)
     ]
@@ -232,6 +273,8 @@ def _placed_norms(layer: nn.Module, attention: nn.Module, block: nn.Module) -> l
         order = ("input", "post_attention", "", "post_feedforward")
     elif "post_self_attn_layernorm" in given:  # as in GLM 4
         order = ("input", "post_self_attn", "post_attention", "post_mlp")
+    elif "pre_ff_layernorm" in given:  # as in Bamba
+        order = ("input", "", "pre_ff", "")
     else:
         order = ("input", "", "post_attention", "")
     placed = [given.pop(f"{name}_layernorm", None) for name in order]

@@ -81,7 +81,7 @@ class Adapters:
                     low = low_ranks.get(path)
                     if low is not None:
                         order = None if group is None else group.order
-                        up = low.up if order is None else low.up[order]
+                        up = low.up if order is None else low.up[order[first : first + size] - first]
                         linear.append(replace(low, up=up, first=first))
                     first += size
                 linears.append(linear)

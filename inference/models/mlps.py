@@ -14,8 +14,8 @@ from torch.nn.functional import gelu, relu, silu
 from inference.models.joined import Linears, linears_in, named_linears
 from inference.models.other_shape import OtherShape
 
-GATE_UP = (("gate_proj", "up_proj"), ("gate_up_proj",))
-_DOWN = (("down_proj",),)
+GATE_UP = (("gate_proj", "up_proj"), ("gate_up_proj",), ("w1", "w3"), ("input_linear",))
+_DOWN = (("down_proj",), ("w2",), ("output_linear",))
 
 
 def _squared_relu(x: Tensor) -> Tensor:
@@ -73,6 +73,8 @@ def _activation(mlp: nn.Module) -> str:
         for name, known in ACTIVATIONS.items():
             if torch.allclose(found, known(x), rtol=1e-5, atol=1e-6):
                 return name
+    if all(hasattr(mlp, name) for name in ("w1", "w2", "w3")):  # its code names a function: as in LFM2
+        return "silu"
     raise OtherShape(f"the activation of `{type(mlp).__name__}` is none of {', '.join(ACTIVATIONS)}")
 
 

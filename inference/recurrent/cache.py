@@ -3,9 +3,6 @@
 A step's packed tokens come to such a layer as a row. The C extension computes it at once. The layer's own
 code computes a batch of sequences of equal length: so it is called once for all sequences that go on by one
 token, and once for each longer piece.
-
-A step that fails is computed again. So each sequence has two places: what a step reads is in one of them, and
-what it makes is written to the other.
 """
 
 from __future__ import annotations
@@ -17,18 +14,15 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from inference.kernels.native_state import NativeRuns, untouched
-from inference.kv_cache.snapshots import Move
 from inference.models.lora import Adapting
 from inference.recurrent.layers import State, StateLayer
 from inference.recurrent.modules import StateModule
-from inference.sequences.state import Integers, Pieces, SlotTable
-
-_NOTHING = -1  # is in that place
+from inference.recurrent.places import StatePlaces
+from inference.sequences.state import Integers, Pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,55 +68,28 @@ class StateCache:
         self.calls: list[_Call] = []  # that compute it by a module's own code
         self.runs: NativeRuns | None = None  # by which C computes it
         self._device = device
-        self._held = np.empty((0, 2), dtype=np.int64)  # by slot and place: how many tokens its state has read
         self._parts = [
             _Rebuilt(self, module, rebuilt[module])
             if rebuilt is not None and module in rebuilt
             else _OwnCode(self, module, layer, device)
             for module, layer in layers.items()
         ]
+        self._places = StatePlaces(self._parts)
         self._kinds = {type(part) for part in self._parts}
 
     @contextmanager
     def during(self, pieces: Pieces) -> Iterator[None]:
         """Have a forward pass of the model compute a step."""
-        self._allocate(pieces.table)
-        while pieces.table.moves:
-            self._move(pieces.table.moves[0])
-            del pieces.table.moves[0]
-        ends = np.cumsum(pieces.stops - pieces.starts)
-        reads, writes = self._places(pieces.slots, pieces.starts, pieces.stops)
+        at = self._places.begin(pieces)
         self.size, self.calls = len(pieces.ids), []
         if _OwnCode in self._kinds:
-            self.calls = self._calls(pieces, ends, reads, writes)
+            self.calls = self._calls(pieces, at.ends, at.reads, at.writes)
         if _Rebuilt in self._kinds:
-            self.runs = NativeRuns(ends, np.where(pieces.starts > 0, reads, _NOTHING), writes)
+            self.runs = NativeRuns(at.ends, at.reads, at.writes)
         try:
             yield
         finally:
             self.size, self.calls, self.runs = 0, [], None
-
-    def _allocate(self, table: SlotTable) -> None:
-        slots = len(table.lengths)
-        if len(self._held) < slots:
-            for part in self._parts:
-                part.allocate(2 * slots + table.snapshots)
-            self._held = np.full((slots, 2), _NOTHING, dtype=np.int64)  # only now: memory may be short
-
-    def _move(self, move: Move) -> None:
-        """Copy a state to where it is kept, or from there to a sequence."""
-        held, other = self._held[move.slot], 2 * len(self._held) + move.place
-        if move.keeps:
-            found = (held == move.tokens).nonzero()[0].tolist()
-            if not found:
-                raise RuntimeError("a state is to be kept that isn't there")
-            source, target = 2 * move.slot + found[0], other
-        else:
-            source, target = other, 2 * move.slot
-            held[:] = move.tokens, _NOTHING
-        for part in self._parts:
-            for places in part.places:
-                places[target] = places[source]
 
     def _calls(self, pieces: Pieces, ends: Integers, reads: Integers, writes: Integers) -> list[_Call]:
         starts, sizes = pieces.starts, pieces.stops - pieces.starts
@@ -143,16 +110,6 @@ class StateCache:
             rows = torch.arange(start, stop, device=self._device)
             calls.append(_Call(slice(start, stop), rows, read if starts[each] else None, write, many=False))
         return calls
-
-    def _places(self, slots: Integers, starts: Integers, stops: Integers) -> tuple[Integers, Integers]:
-        """Return where each sequence's state is, and where its next one comes, which is noted."""
-        self._held[slots[starts == 0]] = _NOTHING
-        found = self._held[slots] == starts[:, None]
-        if not found.any(1)[starts > 0].all():
-            raise RuntimeError("a sequence goes on from where it has no state")
-        read = found.argmax(1)
-        self._held[slots, 1 - read] = stops
-        return 2 * slots + read, 2 * slots + 1 - read
 
     def _moved(self, reads: Integers, writes: Integers) -> tuple[Tensor, Tensor]:
         return torch.from_numpy(reads).to(self._device), torch.from_numpy(writes).to(self._device)

@@ -59,8 +59,8 @@ class DeltaNet(StateModule):
         self, project: Callable[[Tensor], _Projected], convolve: Convolution, rule: DeltaRule, out: _Linear
     ) -> None:
         self._project = project
-        self._convolve = convolve
-        self._rule = rule
+        self.convolve = convolve
+        self.rule = rule
         self._out = out
 
     @classmethod
@@ -86,13 +86,13 @@ class DeltaNet(StateModule):
 
     def states(self, places: int) -> tuple[Tensor, ...]:
         """Return places for the last inputs of the convolution, and for what the rule keeps."""
-        return self._convolve.states(places), self._rule.states(places)
+        return self.convolve.states(places), self.rule.states(places)
 
     def compute(self, hidden: Tensor, states: tuple[Tensor, ...], runs: Any) -> Tensor:
         """Return what the module makes of a step."""
         recent, kept = states
         mixed, gates, shares, steps = self._project(hidden)
-        attended = self._rule(self._convolve(mixed, recent, runs), gates, shares, steps, kept, runs)
+        attended = self.rule(self.convolve(mixed, recent, runs), gates, shares, steps, kept, runs)
         return self._out(attended[None])
 
 
@@ -102,10 +102,10 @@ class Mamba2(StateModule):
     def __init__(self, module: Any, heads: Heads, convolve: Convolution, scan: Mamba2Scan) -> None:
         self._module = module
         self._heads = heads
-        self._convolve = convolve
-        self._scan = scan
+        self.convolve = convolve
+        self.scan = scan
         self._into, self._out = _Linear(module, "in_proj"), _Linear(module, "out_proj")
-        self._norms = getattr(module, "mamba_rms_norm", True)
+        self.norms = getattr(module, "mamba_rms_norm", True)
 
     @classmethod
     def of(cls, module: Any, kernels: StateKernels) -> Mamba2 | None:
@@ -128,7 +128,7 @@ class Mamba2(StateModule):
 
     def states(self, places: int) -> tuple[Tensor, ...]:
         """Return places for the last inputs of the convolution, and for what the scan keeps."""
-        return self._convolve.states(places), self._scan.states(places)
+        return self.convolve.states(places), self.scan.states(places)
 
     def compute(self, hidden: Tensor, states: tuple[Tensor, ...], runs: Any) -> Tensor:
         """Return what the module makes of a step."""
@@ -136,10 +136,16 @@ class Mamba2(StateModule):
         inner = heads.values * heads.value_dim
         projected = self._multiplied(hidden)[0]
         gates, mixed, steps = projected.split([inner, heads.channels, heads.values], dim=-1)
-        scanned = self._scan(self._convolve(mixed, recent, runs), steps, kept, runs)
-        if self._norms:
+        scanned = self.scan(self.convolve(mixed, recent, runs), steps, kept, runs)
+        if self.norms:
             return self._out(self._module.norm(scanned[None], gates[None]))
         return self._out((scanned * nn.functional.silu(gates))[None])
+
+    @property
+    def multiplies(self) -> bool:
+        """Return whether there are factors around the first linear."""
+        names = ("ssm_in_multiplier", "mup_vector")
+        return any(getattr(self._module, name, None) is not None for name in names)
 
     def _multiplied(self, hidden: Tensor) -> Tensor:
         """Return what the first linear makes, with the factors that Falcon-H1 has."""
@@ -153,8 +159,8 @@ class Mamba(StateModule):
 
     def __init__(self, module: Any, kernels: StateKernels, convolve: Convolution, scan: MambaScan) -> None:
         self._module = module
-        self._convolve = convolve
-        self._scan = scan
+        self.convolve = convolve
+        self.scan = scan
         self._into, self._out = _Linear(module, "in_proj"), _Linear(module, "out_proj")
         self._projects = _Linear(module, "x_proj")
         self.replaced = (module.dt_proj,)  # it isn't called
@@ -178,20 +184,20 @@ class Mamba(StateModule):
 
     def states(self, places: int) -> tuple[Tensor, ...]:
         """Return places for the last inputs of the convolution, and for what the scan keeps."""
-        return self._convolve.states(places), self._scan.states(places)
+        return self.convolve.states(places), self.scan.states(places)
 
     def compute(self, hidden: Tensor, states: tuple[Tensor, ...], runs: Any) -> Tensor:
         """Return what the module makes of a step; raise ValueError if an adapter adds to what is read."""
-        module, (recent, kept), keys = self._module, states, self._scan.keys
+        module, (recent, kept), keys = self._module, states, self.scan.keys
         if module.dt_proj not in self.replaced:
             raise ValueError("the weight of `dt_proj` is read, so nothing can be added to what it makes")
         values, gates = self._into(hidden)[0].chunk(2, dim=-1)
-        x = self._convolve(values, recent, runs)
+        x = self.convolve(values, recent, runs)
         projected = self._projects(x[None])[0]
         times, into, by = projected.split([projected.shape[-1] - 2 * keys, keys, keys], dim=-1)
         if hasattr(module, "dt_layernorm"):
             times, into, by = module.dt_layernorm(times), module.b_layernorm(into), module.c_layernorm(by)
-        return self._out(self._scan(x, self._widen(times), (into, by), gates, kept, runs)[None])
+        return self._out(self.scan(x, self._widen(times), (into, by), gates, kept, runs)[None])
 
 
 class ShortConvolution(StateModule):
@@ -199,7 +205,7 @@ class ShortConvolution(StateModule):
 
     def __init__(self, into: _Linear, convolve: Convolution, out: _Linear) -> None:
         self._into = into
-        self._convolve = convolve
+        self.convolve = convolve
         self._out = out
 
     @classmethod
@@ -214,12 +220,12 @@ class ShortConvolution(StateModule):
 
     def states(self, places: int) -> tuple[Tensor, ...]:
         """Return places for the last inputs of the convolution."""
-        return (self._convolve.states(places),)
+        return (self.convolve.states(places),)
 
     def compute(self, hidden: Tensor, states: tuple[Tensor, ...], runs: Any) -> Tensor:
         """Return what the module makes of a step."""
         before, behind, value = self._into(hidden)[0].chunk(3, dim=-1)
-        return self._out((behind * self._convolve(before * value, states[0], runs))[None])
+        return self._out((behind * self.convolve(before * value, states[0], runs))[None])
 
 
 class _Linear:

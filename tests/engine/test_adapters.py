@@ -25,7 +25,10 @@ PROMPTS = prompts(9, 40, 17)
 TOKENS = 16
 NEVER = VOCABULARY + 1
 ATTENTION = dict.fromkeys(("llama", "stablelm", "qwen3_moe"), ("q_proj", "v_proj"))
-READ = {"mamba": ("in_proj", "out_proj")}  # of others its code reads the weights by itself
+READ = {  # of others its code reads the weights by itself, or they choose experts
+    "mamba": ("in_proj", "out_proj"),
+    "qwen3_next": ("in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj"),
+}
 # A family of each level, what it is started with, and the level
 SERVED: dict[str, tuple[str, dict[str, Any], str]] = {
     "fused": ("llama", {}, "fused"),
@@ -42,7 +45,8 @@ SERVED: dict[str, tuple[str, dict[str, Any], str]] = {
     "turned": ("gpt2", {}, "fused"),
     "turned_not_fused": ("gpt2", {"fuse_layers": False}, "native"),
     "torch": ("llama", {"native_kernels": False}, "paged+merged"),
-    "states": ("qwen3_5_text", {}, "native"),
+    "states": ("qwen3_5_text", {}, "fused"),
+    "states_by_head": ("qwen3_next", {}, "fused"),
     "states_of_channels": ("mamba", {}, "native"),
     "states_by_its_own_code": ("qwen3_5_text", {"native_kernels": False}, "paged+merged"),
     "batched": ("xglm", {}, "batched"),

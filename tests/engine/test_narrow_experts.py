@@ -17,7 +17,7 @@ FAMILIES = {
     "qwen3_moe": ("fused", "paged+merged"),
     "gpt_oss": ("fused", "paged+merged"),
     "aria_text": ("fused", "paged+merged"),
-    "qwen3_next": ("native", "paged+merged"),
+    "qwen3_next": ("fused", "paged+merged"),
     "nemotron_h": ("native", "paged+merged"),
     "deepseek_v32": ("batched", "batched"),
     "deepseek_v4": ("batched", "batched"),

@@ -110,7 +110,7 @@ def test_objects_of_a_schema_are_guessed_by_those_before_them(monkeypatch: pytes
     ("family", "levels"),
     [
         ("roformer", ["sequential", "sequential"]),
-        ("qwen3_next", ["native", "paged+merged"]),
+        ("qwen3_next", ["fused", "paged+merged"]),
     ],
 )
 def test_what_can_take_nothing_back_says_that_it_guesses_nothing(

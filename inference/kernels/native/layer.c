@@ -86,6 +86,28 @@ static int64_t most_inner(const Stack *stack, int shared) {
     return found;
 }
 
+/* The most numbers that a layer's first linear gives, or (`reads`) its second one reads. */
+static int64_t most_mixed(const Stack *stack, int reads) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < stack->count; i++)
+        found = most(found, reads ? stack->layers[i].out->k : stack->layers[i].qkv->n);
+    return found;
+}
+
+static int64_t most_channels(const Stack *stack) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < stack->count; i++)
+        if (stack->layers[i].state) found = most(found, stack->layers[i].state->convolution.channels);
+    return found;
+}
+
+/* The cache of any layer that attends; NULL: none does. */
+static const Cache *any_cache(const Stack *stack) {
+    for (int64_t i = 0; i < stack->count; i++)
+        if (!stack->layers[i].state) return &stack->layers[i].cache;
+    return NULL;
+}
+
 static void *take(char **next, int64_t bytes) {
     void *taken = *next;
     *next += (bytes + 63) / 64 * 64;
@@ -144,8 +166,9 @@ static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
     stack->normed = take(&next, row * shape->hidden);
     stack->given = take(&next, row * shape->hidden);
     stack->beside = take(&next, stack->mixes_beside ? row * shape->hidden : 0);
-    stack->qkv = take(&next, row * (shape->heads + 2 * shape->kv_heads) * shape->head_dim);
-    stack->attended = take(&next, row * shape->heads * shape->head_dim);
+    stack->qkv = take(&next, row * most(most_mixed(stack, 0), most_mixed(stack, 1)));
+    stack->attended = take(&next, row * most_mixed(stack, 1));
+    stack->convolved = take(&next, row * most_channels(stack));
     stack->gate_up = take(&next, row * 2 * most_inner(stack, 1));
     stack->inner = take(&next, row * most_inner(stack, 0));
     stack->prepared = take(&next, prepared);
@@ -191,9 +214,9 @@ static int run(StackCall *call) {
     call->few = call->rows * stack->shape.hidden <= FEW_NUMBERS;
     call->trims = call->ends && call->ends->trims && call->tokens->count < call->rows;
     if (reserve(stack, call) || reserve_experts(stack, call)) return -1;
-    const Cache *cache = &stack->layers[0].cache;
-    if (stack->count && attention_plan(&stack->plan, call->step, cache, stack->shape.heads, call->library)) return -1;
-    if (call->trims) attention_want(&stack->plan, call->tokens->rows, call->tokens->count);
+    const Cache *cache = any_cache(stack);
+    if (cache && attention_plan(&stack->plan, call->step, cache, stack->shape.heads, call->library)) return -1;
+    if (cache && call->trims) attention_want(&stack->plan, call->tokens->rows, call->tokens->count);
     stack->lost = 0;
     pool_run(call->library, stack_task(call->library), call, 1);
     return stack->lost ? -3 : 0;
@@ -203,6 +226,9 @@ static int run(StackCall *call) {
 EXPORT void parley_stack_adapt(Stack *stack, const LowRanks *linears, int64_t rank) {
     stack->adapters = (Adapters){.linears = linears, .rank = rank};
 }
+
+/* Have layers that keep a state know the steps from now on, whose memory stays the caller's. */
+EXPORT void parley_stack_states(Stack *stack, const Runs *runs) { stack->runs = runs; }
 
 /* Have layers that are a share of the model's added up with the others'. */
 EXPORT void parley_stack_share(Stack *stack, Reduce reduce, void *context) {

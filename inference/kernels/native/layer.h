@@ -5,6 +5,7 @@
 #include "attention.h"
 #include "mixture.h"
 #include "rows.h"
+#include "state_layer.h"
 
 /* A norm is RMS, or centred where the shape says so, with the weights of its module (1 + w where the model says so) and
  * then, if it is centred, as many biases; or absent: NULL. An MLP whose first linear gives as many numbers as its second
@@ -13,11 +14,13 @@ typedef struct Layer {
     const Linear *qkv, *out;
     const Linear *gate_up, *down; /* NULL: only with a mixture, which shares nothing among all rows */
     const Mixture *mixture;       /* NULL: none; else its experts' results are added to the MLP's */
+    const StateMixer *state; /* NULL: it attends; else `qkv` has what this reads, and there is no cache */
     const float *input_norm, *mid_norm;     /* of what attention and the MLP read */
     const float *attention_norm, *mlp_norm; /* of what they give */
     const float *query_norm, *key_norm;
     int64_t query_norm_size, key_norm_size; /* head_dim, or that of all heads together */
     int64_t rotary;                         /* which of the step's rotary embeddings; -1: none */
+    int64_t gated; /* 1: behind each head's query `qkv` has a gate, by whose sigmoid is multiplied what it is given */
     int64_t parallel; /* 1: the MLP reads what attention reads, and both are added to that (GPT-J, Wang 2021) */
     Attention how;
     Cache cache;
@@ -86,8 +89,10 @@ typedef struct Stack {
     AttentionPlan plan;
     float *hidden[2];  /* [row][hidden], taken in turns: one is read while the other is written */
     float *normed;     /* [row][hidden] */
-    float *qkv;        /* [row][(heads + 2 kv_heads) head_dim] */
-    float *attended;   /* [row][heads * head_dim] */
+    float *qkv;        /* [row][qkv->n], of the layer's own */
+    float *attended;   /* [row][out->k], the same */
+    float *convolved;  /* [row][channels], the same: of layers that keep a state */
+    const Runs *runs;  /* the step, for those */
     float *given;      /* [row][hidden]: what attention or the MLP gave */
     float *beside;     /* [row][hidden]: what attention gave beside a mixture */
     float *gate_up;    /* [row][2 inner], where gates and ups share a panel */

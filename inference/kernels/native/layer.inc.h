@@ -203,12 +203,15 @@ static void ISA(feed_forward)(Worker *worker, const StackCall *call, const ISA(S
 
 #include "mixture.inc.h"
 
+#include "state_layer.inc.h"
+
 static void ISA(attend_layer)(Worker *worker, const StackCall *call, const Layer *layer, int trims) {
     Stack *stack = call->stack;
     const Shape *shape = &stack->shape;
-    int64_t width = layer->qkv->n, queries = shape->heads * shape->head_dim, keys = shape->kv_heads * shape->head_dim;
+    int64_t width = layer->qkv->n, keys = shape->kv_heads * shape->head_dim, apart = shape->head_dim * (1 + layer->gated);
+    int64_t queries = shape->heads * apart;
     AttentionCall attention = {
-        .query = {stack->qkv, width, shape->head_dim},
+        .query = {stack->qkv, width, apart},
         .key = {stack->qkv + queries, width, shape->head_dim},
         .value = {stack->qkv + queries + keys, width, shape->head_dim},
         .out = stack->attended, .heads = shape->heads,
@@ -222,6 +225,7 @@ static void ISA(attend_layer)(Worker *worker, const StackCall *call, const Layer
         },
     };
     ISA(attention)(worker, &attention, trims);
+    if (layer->gated) ISA(gate_attended)(worker, call, width);
 }
 
 static void ISA(finish)(Worker *worker, const StackCall *call, const ISA(Source) *from) {
@@ -279,10 +283,10 @@ static ISA(Source) ISA(after_attention)(Worker *worker, const StackCall *call, c
 }
 
 /* The rows that get logits, of what attention gave and of the residual stream, one behind the other. */
-static void ISA(pick)(Worker *worker, const StackCall *call, float *attended, float *x) {
+static void ISA(pick)(Worker *worker, const StackCall *call, int64_t width, float *attended, float *x) {
     const Stack *stack = call->stack;
     const Tokens *tokens = call->tokens;
-    int64_t width = stack->shape.heads * stack->shape.head_dim, hidden = stack->shape.hidden;
+    int64_t hidden = stack->shape.hidden;
     for (int64_t row; (row = pool_tile(worker, tokens->count)) >= 0;) {
         int64_t at = tokens->rows[row];
         memcpy(attended + row * width, stack->attended + at * width, (size_t)width * sizeof(float));
@@ -299,7 +303,7 @@ static void ISA(trimmed_end)(Worker *worker, const StackCall *call, const Layer 
     const Stack *stack = call->stack;
     Tokens tokens = *call->tokens;
     if (!tokens.count) return;
-    ISA(pick)(worker, call, stack->qkv, stack->hidden[1]); /* both have been read */
+    ISA(pick)(worker, call, layer->out->k, stack->qkv, stack->hidden[1]); /* both have been read */
     tokens.rows = NULL;
     StackCall rest = *call;
     rest.tokens = &tokens;
@@ -322,7 +326,10 @@ void ISA(stack_task)(Worker *worker, void *argument) {
         from.linear = layer->qkv;
         from.place = (layer - stack->layers) * LAYER_LINEARS + QKV;
         ISA(linear)(worker, call, &from, stack->qkv, 0);
-        ISA(attend_layer)(worker, call, layer, trims);
+        if (layer->state)
+            ISA(keep_state)(worker, call, layer);
+        else
+            ISA(attend_layer)(worker, call, layer, trims);
         if (trims) {
             ISA(trimmed_end)(worker, call, layer);
             return;

@@ -19,7 +19,8 @@ typedef struct Runs {
     const int64_t *writes; /* (count): the place of what follows */
 } Runs;
 
-/* out[t][c] = f(bias[c] + sum over j of kernel[j][c] x[t - taps + 1 + j][c]) */
+/* out[t][c] = behind[t][c] f(bias[c] + sum over j of kernel[j][c] x[t - taps + 1 + j][c]), with before[t][c] x[t][c] for
+ * x[t][c]: rows of the three are as far apart */
 typedef struct ConvolutionCall {
     const Runs *runs;
     const float *x; /* (tokens, channels), rows `stride` numbers apart */
@@ -27,6 +28,7 @@ typedef struct ConvolutionCall {
     const float *kernel; /* (taps, channels), the oldest input's first */
     const float *bias;   /* (channels), or NULL */
     int64_t silu;        /* f: 1: SiLU, 0: none */
+    const float *before, *behind; /* NULL: ones */
     float *recent;       /* (places, taps - 1, channels): the last inputs, the oldest first */
     float *out;          /* (tokens, channels) */
 } ConvolutionCall;

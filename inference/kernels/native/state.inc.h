@@ -13,10 +13,14 @@
 
 INLINE int64_t ISA(first_token)(const Runs *runs, int64_t run) { return run ? runs->ends[run - 1] : 0; }
 
-/* The input `back` tokens before the sequence's token `from` + `at`; NULL before its beginning. */
-INLINE const float *ISA(input)(const ConvolutionCall *call, const float *kept, int64_t from, int64_t at) {
-    if (at >= 0) return call->x + (from + at) * call->stride;
-    return kept ? kept + (at + call->taps - 1) * call->channels : NULL;
+/* Of channels from c on the input of the sequence's token `from` + `at`, which may be before the step's: then it is
+ * kept as it was convolved, or zeros before the sequence's beginning. */
+INLINE vf ISA(input)(const ConvolutionCall *call, const float *kept, int64_t from, int64_t at, int64_t c, int64_t left) {
+    int64_t row = (from + at) * call->stride + c;
+    if (at < 0) return kept ? vload_part(kept + (at + call->taps - 1) * call->channels + c, left) : vzero();
+    vf x = vload_part(call->x + row, left);
+    if (call->before) x *= vload_part(call->before + row, left);
+    return x;
 }
 
 void ISA(convolution_tile)(const void *argument, int64_t run, int64_t first, int64_t last) {
@@ -28,25 +32,24 @@ void ISA(convolution_tile)(const void *argument, int64_t run, int64_t first, int
     float *next = call->recent + runs->writes[run] * size;
     for (int64_t t = 0; t < tokens; t++) {
         float *out = call->out + (from + t) * call->channels;
+        int64_t begin = kept || t >= recent ? 0 : recent - t; /* of the taps: those before it are of nothing */
         for (int64_t c = first; c < last; c += LANES) {
-            vf sum = call->bias ? vload_part(call->bias + c, last - c) : vzero();
-            for (int64_t j = 0; j < call->taps; j++) {
-                const float *x = ISA(input)(call, kept, from, t - recent + j);
-                if (!x) continue;
-                sum = vfma(vload_part(call->kernel + j * call->channels + c, last - c), vload_part(x + c, last - c), sum);
+            int64_t left = last - c;
+            vf sum = call->bias ? vload_part(call->bias + c, left) : vzero();
+            for (int64_t j = begin; j < call->taps; j++) {
+                vf x = ISA(input)(call, kept, from, t - recent + j, c, left);
+                sum = vfma(vload_part(call->kernel + j * call->channels + c, left), x, sum);
             }
-            vstore_part(out + c, last - c, call->silu ? ISA(silu)(sum) : sum);
+            if (call->silu) sum = ISA(silu)(sum);
+            if (call->behind) sum *= vload_part(call->behind + (from + t) * call->stride + c, left);
+            vstore_part(out + c, left, sum);
         }
     }
-    size_t bytes = (size_t)(last - first) * sizeof(float);
-    for (int64_t i = 0; i < recent; i++) {
-        const float *x = ISA(input)(call, kept, from, tokens - recent + i);
-        float *to = next + i * call->channels + first;
-        if (x)
-            memcpy(to, x + first, bytes);
-        else
-            memset(to, 0, bytes);
-    }
+    for (int64_t i = 0; i < recent; i++)
+        for (int64_t c = first; c < last; c += LANES) {
+            vf x = ISA(input)(call, kept, from, tokens - recent + i, c, last - c);
+            vstore_part(next + i * call->channels + c, last - c, x);
+        }
 }
 
 /* log(1 + e^x): of what is at most one, by the series of the area tangent. */

@@ -38,6 +38,7 @@ class PaperLayer:
     mixture: PaperMixture | None = None
     slopes: Tensor | None = None
     parallel: bool = False
+    gated: bool = False  # behind each head's query is a gate of what it is given
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         """Return what the linear of that name gives."""
@@ -165,7 +166,9 @@ def _attention(
     layer: PaperLayer, shape: StackShape, x: Tensor, rotaries: list[tuple[Tensor, Tensor]]
 ) -> Tensor:
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    query, key, value = layer.linear("qkv", x).split([queries, keys, keys], -1)
+    query, key, value = layer.linear("qkv", x).split([queries * (1 + layer.gated), keys, keys], -1)
+    if layer.gated:
+        query, gate = (each.flatten(1) for each in query.view(len(x), shape.heads, 2, -1).unbind(2))
     query = _shape(layer, shape, "query_norm", query, rotaries)
     key = _shape(layer, shape, "key_norm", key, rotaries)
     scaling = shape.scaling if layer.scaling is None else layer.scaling
@@ -178,7 +181,17 @@ def _attention(
         slopes=layer.slopes,
     )
     attended = expected(Tokens(query, key, value.view(len(x), -1, shape.head_dim)), how)
-    return layer.linear("out", attended.flatten(1))
+    attended = attended.flatten(1)
+    return layer.linear("out", attended * gate.sigmoid() if layer.gated else attended)
+
+
+def with_gates(layer: PaperLayer, shape: StackShape) -> PaperLayer:
+    """Have a gate behind each head's query."""
+    queries, dim = shape.heads * shape.head_dim, shape.head_dim
+    own, others = layer.linears["qkv"][:queries], layer.linears["qkv"][queries:]
+    both = torch.stack([own.view(-1, dim, shape.hidden), 3 * own.flip(0).view(-1, dim, shape.hidden)], 1)
+    qkv = torch.cat([both.reshape(2 * queries, shape.hidden), others])
+    return replace(layer, linears=layer.linears | {"qkv": qkv}, gated=True)
 
 
 def _shape(
@@ -234,6 +247,7 @@ def _native_layer(
 
     return LayerWeights(
         qkv=packed["qkv"],
+        gated=layer.gated,
         out=packed["out"],
         gate_up=packed.get("gate_up"),
         down=packed.get("down"),

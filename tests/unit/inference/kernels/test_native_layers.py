@@ -39,6 +39,7 @@ from tests.unit.inference.paper_layers import (
     native,
     random_layer,
     rotary,
+    with_gates,
     with_head_norms,
     with_mixture,
 )
@@ -140,6 +141,11 @@ STACKS: dict[str, tuple[StackShape, list[PaperLayer]]] = {
     "Llama": (SHAPE, layers(SHAPE)),
     "biases": (SHAPE, [with_biases(layer) for layer in layers(SHAPE)]),
     "norms of each head": (SHAPE, [with_head_norms(layer, SHAPE, together=False) for layer in layers(SHAPE)]),
+    "Qwen 3.5": (
+        SHAPE,
+        [with_gates(with_head_norms(each, SHAPE, together=False), SHAPE) for each in layers(SHAPE)],
+    ),
+    "gates of odd sizes": (ODD, [with_gates(each, ODD) for each in layers(ODD)]),
     "OLMo 2": (SHAPE, [with_head_norms(layer, SHAPE, together=True) for layer in layers(SHAPE, NORMS[2:])]),
     "Gemma 2": (
         GEMMA,
@@ -236,7 +242,9 @@ def test_one_token_at_a_time_gives_the_same_bits(
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_batches_pieces_pages_and_threads_change_no_bit(data: st.DataObject) -> None:
-    shape, papers = STACKS[data.draw(st.sampled_from(["Llama", "OLMo 2", "Gemma 2", "odd sizes", *MIXTURES]))]
+    shape, papers = STACKS[
+        data.draw(st.sampled_from(["Llama", "OLMo 2", "Qwen 3.5", "Gemma 2", "odd sizes", *MIXTURES]))
+    ]
     kind = data.draw(st.sampled_from(LAYER_KINDS))
     lengths = data.draw(st.lists(st.integers(1, 300), min_size=1, max_size=4))
     kv_dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16]))

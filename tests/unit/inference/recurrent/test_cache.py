@@ -24,8 +24,10 @@ from tests.unit.inference.level_logits import own_logits  # noqa: E402
 from tests.unit.inference.state_steps import PAGES, TEXTS, Step, computed, schedules  # noqa: E402
 
 FAMILIES = [
-    "lfm2", "qwen3_5_text", "granitemoehybrid", "mamba2", "falcon_h1", "recurrent_gemma", "minimax",
+    "lfm2", "qwen3_5_text", "qwen3_next", "olmo_hybrid", "bamba", "granitemoehybrid", "mamba2", "falcon_h1",
+    "recurrent_gemma", "minimax",
 ]  # fmt: skip
+FUSED = {"lfm2", "qwen3_5_text", "qwen3_next", "olmo_hybrid", "bamba"}  # with the extension
 
 
 @cache
@@ -45,7 +47,8 @@ def assert_near(found: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_steps_are_packed_and_states_are_counted(family: str) -> None:
     level, _ = served(family)
-    assert level.level in (Level.NATIVE, Level.PAGED, Level.PAGED_MERGED)
+    native = Level.FUSED if family in FUSED else Level.NATIVE
+    assert level.level in (native, Level.PAGED, Level.PAGED_MERGED)
     assert level.state_layers > 0
     assert level.state_bytes > 0
     assert f"states of {level.state_layers} layers" in str(level)
