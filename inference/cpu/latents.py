@@ -1,4 +1,4 @@
-"""Latent attention's products by the C extension: each head's part of kv_b_proj, packed both ways it is used."""
+"""Latent attention's products by the C extension: each head's parts of kv_b_proj, packed as they are used."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NativeProducts(Packed):
         )
 
     def absorb(self, query: Tensor) -> Tensor:
-        """Return the queries of latents, (tokens, heads, rank + rotated), of (tokens, heads, nope + rotated)."""
+        """Return queries of latents, (tokens, heads, rank + rotated), of (tokens, heads, nope + rotated)."""
         query, keys = query.float(), self._keys
         query = query if query.stride(2) == 1 else query.contiguous()
         made = torch.empty(*query.shape[:2], keys.n + query.shape[2] - keys.k)
@@ -65,7 +65,7 @@ class NativeProducts(Packed):
 
 
 def pack_latents(latents: Sequence[Latent], pack: NativePack) -> list[Swap]:
-    """Replace what latent attention multiplies by, freeing each weight as it goes, and return what was done."""
+    """Replace what latent attention multiplies by, freeing each weight as it goes; return what was done."""
     swaps = []
     for latent in latents:
         linear, packed = latent.linear, NativeProducts(latent, pack)

@@ -31,7 +31,7 @@ class PackedHeads:
         return sum(each.nbytes for each in self.linears)
 
     def multiply(self, x: Tensor, y: Tensor) -> None:
-        """Write the products (rows, heads, n) into y, of x (rows, heads, k), both float32 by numbers' order."""
+        """Write each head's products into y (rows, heads, n), of x (rows, heads, k), both float32."""
         rows, heads = x.shape[:2]
         assert x.shape == (rows, len(self.linears), self.k), "a head's numbers for each linear"
         assert y.shape == (rows, heads, self.n), "and its products"

@@ -37,9 +37,10 @@ from inference.levels.proof_steps import (
 from inference.levels.served import Level, MakeModel, MakeRunner, Served
 from inference.models.attending import attend_by
 from inference.models.fuse import merge_linears
-from inference.models.latent import Latent, find_latents
+from inference.models.latent import Latent, find_latents, forget_latents
 from inference.models.linears import NativeLinear, Packed, make_linear
 from inference.models.lora import USELESS, Adapters, Adapting, MakeLinear, Multiply
+from inference.models.paged import use_paged_attention
 from inference.models.share import kept_by_all
 from inference.planning.positions import changing_length
 from inference.recurrent.cache import StateCache, put_back
@@ -285,6 +286,16 @@ class Climb:
             return []
         adapted = () if self.options.adapters is None else self.options.adapters.paths
         return find_latents(self.model, adapted)
+
+    def expand_latents(self) -> bool:
+        """Have every head's keys and values kept; return whether there is any latent attention."""
+        if not self.latents:
+            return False
+        attend_by(self.model, "eager")
+        forget_latents(self.latents)
+        self.latents = []
+        self.probed = use_paged_attention(self.model)
+        return True
 
     def _check(self, attempt: Attempt, steps: Steps, *, rounded: bool | None = None) -> Verdict:
         nearly = attempt.rounded if rounded is None else rounded

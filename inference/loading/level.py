@@ -210,7 +210,7 @@ class _NativeClimb(Climb):
         if self.rounds and not self._holds(make_exact):
             self.reasons.append("native attention doesn't reproduce its logits")
             self.rebuilt = {}
-            return None
+            return self.native() if self.expand_latents() else None
         packed, undo = self._pack(library, make_exact, self.latents)
         served = self.serve(
             Attempt(
@@ -225,6 +225,7 @@ class _NativeClimb(Climb):
         if served is None:
             undo()
             self.rebuilt = {}
+            return self.native() if self.expand_latents() else None
         else:
             for linear in (each for module in self.rebuilt.values() for each in module.replaced):
                 drop_weight(linear)

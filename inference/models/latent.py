@@ -2,11 +2,12 @@
 
 Such a module makes the keys and values of all its heads of one latent for each token: of head h the key is
 [Wk_h latent, rotated], the value Wv_h latent, and `rotated` is the same for all. As a score is
-query_h . Wk_h latent = (Wk_h^T query_h) . latent, and a weighted sum of Wv_h latent is Wv_h times that of latents,
-all heads can attend to one key [latent, rotated], whose first numbers are its value: that is all the cache keeps.
+query_h . Wk_h latent = (Wk_h^T query_h) . latent, and a weighted sum of Wv_h latent is Wv_h times that of
+latents, all heads can attend to one key [latent, rotated], whose first numbers are its value: that is all the
+cache keeps.
 
-What changes in the model's code is one method, which makes keys and values of latents (`expand_kv`): it gives the
-latents themselves, and what is registered as attention multiplies its queries and results by `kv_b_proj`.
+What changes in the model's code is one method, which makes keys and values of latents (`expand_kv`): it gives
+the latents themselves, and what is registered as attention multiplies its queries and results by `kv_b_proj`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class HeadProducts(Protocol):
     """Products with each head's part of `kv_b_proj`."""
 
     def absorb(self, query: Tensor) -> Tensor:
-        """Return [Wk_h^T nope_h, rotated_h], (tokens, heads, rank + rotated), of queries [nope_h, rotated_h]."""
+        """Return [Wk_h^T nope_h, rotated_h] of queries [nope_h, rotated_h], (tokens, heads, n) each."""
 
     def expand(self, found: Tensor) -> Tensor:
         """Return Wv_h found_h, (tokens, heads, value), of (tokens, heads, rank)."""
@@ -110,7 +111,7 @@ def weight_of(linear: nn.Module) -> Tensor:
 def find_latents(model: PreTrainedModel, expanded: Collection[str] = ()) -> list[Latent]:
     """Have a model's latent attention be over latents wherever ours attends, and return how.
 
-    Not that of modules in which a linear of the paths `expanded` makes keys and values: an adapter adds to it.
+    Not that of modules in which a linear of the paths `expanded` makes keys and values: adapters add to it.
     """
     found = []
     for path, module in model.named_modules():
