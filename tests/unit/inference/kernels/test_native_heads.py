@@ -1,4 +1,4 @@
-"""Products of each head's numbers with a linear of its own: right, and a row's bits are the same in any batch."""
+"""Products of each head's numbers with a linear of its own: right, and a row's bits are its own."""
 
 from __future__ import annotations
 
