@@ -44,6 +44,8 @@ LOG = logging.getLogger(__name__)
 class DeviceClimb(Climb):
     """A model on a device on its way down."""
 
+    keeps_latents = False  # its kernels read values where those lie beside the keys
+
     def __init__(self, model: PreTrainedModel, options: Options, ops: Ops) -> None:
         super().__init__(model, options)
         self._ops = ops
@@ -55,11 +57,6 @@ class DeviceClimb(Climb):
     def rounds(self) -> bool:
         """Return whether it computes in 16 bits, so that nearly right will do."""
         return self.options.dtype != torch.float32
-
-    @property
-    def keeps_latents(self) -> bool:
-        """Return whether its kernels can: they read values where those lie beside the keys."""
-        return False
 
     def fused(self) -> Served | None:
         """Return the model at the level `fused`."""

@@ -73,6 +73,8 @@ class Attempt:
 class Climb:
     """A model on its way down; subclasses are the ladders."""
 
+    keeps_latents = True  # what computes attention can have keys whose first numbers are the values
+
     def __init__(self, model: PreTrainedModel, options: Options) -> None:
         self.model = model
         self.options = options
@@ -96,11 +98,6 @@ class Climb:
     def rounds(self) -> bool:
         """Return whether weights, or keys and values, are rounded, so that nearly right will do."""
         return False
-
-    @property
-    def keeps_latents(self) -> bool:
-        """Return whether what computes attention can have keys whose first numbers are the values."""
-        return True
 
     @property
     def packs_steps(self) -> bool:
