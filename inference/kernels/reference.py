@@ -58,6 +58,7 @@ class Attention:
     sinks: Tensor | None = None  # (heads,): one more score each, whose share goes nowhere
     # (heads,): what a score loses by each token between query and key (ALiBi: Press et al., arXiv:2108.12409)
     slopes: Tensor | None = None
+    latent: bool = False  # a token's value is the first numbers of its key, and isn't kept beside it
 
     def __post_init__(self) -> None:
         assert self.slopes is None or self.softcap is None, "no model was seen that has both"

@@ -23,6 +23,7 @@ from inference.errors import ModelUnavailable
 from inference.kernels.state_parts import StateKernels
 from inference.levels.adapted import leave_out
 from inference.levels.exactness import is_heavy, same_bits
+from inference.levels.latents import choose_latents, expand_latents
 from inference.levels.options import Options
 from inference.levels.packable import changes_with_others, find_layers
 from inference.levels.proof import PROOF_BLOCKS, Proof, Verdict, is_small
@@ -72,6 +73,8 @@ class Attempt:
 class Climb:
     """A model on its way down; subclasses are the ladders."""
 
+    keeps_latents = True  # what computes attention can have keys whose first numbers are the values
+
     def __init__(self, model: PreTrainedModel, options: Options) -> None:
         self.model = model
         self.options = options
@@ -80,6 +83,7 @@ class Climb:
         self.adapting = None if options.adapters is None else Adapting(options.adapters, model.device)
         leave_out(model, options.adapters, self.proof)
         self.reasons: list[str] = []  # of the levels that were left out
+        self.latents = choose_latents(model, options, can=self.keeps_latents)
         self._nearly = False  # one of them may have been left out for a matter of rounding
         layers = find_layers(model, options.max_total_tokens)
         self.probed, self.keeping = layers.attending, layers.keeping
@@ -291,6 +295,13 @@ class Climb:
         verdict = self.proof.check(lambda: make_runner(0), sequential_steps)
         attempt = Attempt(level=level, make_runner=make_runner, kv_dtype=self.options.dtype)
         return self._served(attempt, verdict, paged=False)
+
+    def expand_latents(self) -> bool:
+        """Have every head's keys and values kept; return whether there is any latent attention."""
+        had, self.latents = self.latents, []
+        if had:
+            self.probed = expand_latents(self.model, had)
+        return bool(had)
 
     def _check(self, attempt: Attempt, steps: Steps, *, rounded: bool | None = None) -> Verdict:
         nearly = attempt.rounded if rounded is None else rounded
