@@ -58,9 +58,16 @@ class Attention:
     sinks: Tensor | None = None  # (heads,): one more score each, whose share goes nowhere
     # (heads,): what a score loses by each token between query and key (ALiBi: Press et al., arXiv:2108.12409)
     slopes: Tensor | None = None
+    latent: bool = False  # a token's value is the first numbers of its key, and isn't kept beside it
 
     def __post_init__(self) -> None:
         assert self.slopes is None or self.softcap is None, "no model was seen that has both"
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether scores are scaled, and nothing else is done with them."""
+        features = (self.window, self.chunk, self.softcap, self.sinks, self.slopes)
+        return all(each is None for each in features)
 
     def with_slopes(self, bias: Tensor, distances: Tensor) -> Tensor:
         """Return what is added to scores, (n, 1, queries, keys), or (n, heads, queries, keys) with slopes.
