@@ -80,6 +80,7 @@ class EngineConfig:
     merge_linears: bool = True  # parallel linears merged by tracing
     native_kernels: bool = True  # linears and attention of the C extension
     fuse_layers: bool = True  # whole decoder layers in the C extension
+    latent_cache: bool = True  # latent attention keeps latents, not every head's keys and values
     narrow_weights: bool = True  # float32 weights that 16 bits hold exactly are kept in 16 bits
     compress_weights: bool = True  # weights are kept in fewer bits that hold them: the files' own, or 12
     screen_head: bool = True  # the likeliest token is found by a copy of the head in 8 or 6 bits

@@ -56,6 +56,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         merge_linears=settings.merge_linears,
         native_kernels=settings.native_kernels,
         fuse_layers=settings.fuse_layers,
+        latent_cache=settings.latent_cache,
         narrow_weights=settings.narrow_weights,
         compress_weights=settings.compress_weights,
         screen_head=settings.screen_head,

@@ -55,6 +55,11 @@ class DeviceClimb(Climb):
         """Return whether it computes in 16 bits, so that nearly right will do."""
         return self.options.dtype != torch.float32
 
+    @property
+    def keeps_latents(self) -> bool:
+        """Return whether its kernels can: they read values where those lie beside the keys."""
+        return False
+
     def fused(self) -> Served | None:
         """Return the model at the level `fused`."""
         if not self.packs_steps:
@@ -84,7 +89,7 @@ class DeviceClimb(Climb):
         model, make_model = self.model, self._make_paged
         undo_merges = self.merge(lambda blocks: EagerRunner(make_model(blocks)))
         norms = swap_norms(model, self._ops, self.rebuilt) if self.options.fuse else []
-        swaps = pack_linears(model, self._swapped, self.proof.bypassed)
+        swaps = pack_linears(model, self._swapped, self.bypassed)
         # What adapters add to linears must be added to each
         mlps = swap_mlps(model) if self.options.fuse and self.options.adapters is None else []
         experts = swap_experts(model, self._experts, self.options.dtype) if self.options.group_experts else []

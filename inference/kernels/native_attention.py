@@ -53,6 +53,7 @@ class CacheStruct(ctypes.Structure):
         ("key_dim", ctypes.c_int64),
         ("value_dim", ctypes.c_int64),
         ("kind", ctypes.c_int64),
+        ("latent", ctypes.c_int64),
         ("rounded", ctypes.c_int64),
     )
 
@@ -200,6 +201,7 @@ class NativeCacheLayer:
     ) -> None:
         """`share` is the part of a model's layers that come before this one, in [0, 1)."""
         assert dtype in _KINDS, "C reads float32 and bfloat16"
+        assert not shape.latent or shape.kv_heads == 1, "all heads attend to one key"
         self.shape = shape
         self.rounded = rounded and dtype == torch.bfloat16
         # All layers grow block by block: begun at the same place of a huge page, they would all need their
@@ -209,7 +211,8 @@ class NativeCacheLayer:
         if dtype == torch.bfloat16:  # pairs: two numbers of a key, or of two values, are a word
             keys, values = (-(-shape.key_dim // 2), PAGE, 2), (PAGE // 2, shape.value_dim, 2)
         self.keys = _zeros((blocks, shape.kv_heads, *keys), dtype, share / 2)
-        self.values = _zeros((blocks, shape.kv_heads, *values), dtype, (1 + share) / 2)
+        held = (0,) if shape.latent else (blocks, shape.kv_heads, *values)
+        self.values = _zeros(held, dtype, (1 + share) / 2)
         self._library = library
         self._functions = _declare(library.functions)
         self._plan = self._functions.parley_attention_plan_open()
@@ -228,6 +231,7 @@ class NativeCacheLayer:
             shape.key_dim,
             shape.value_dim,
             _KINDS[self.keys.dtype],
+            shape.latent,
             self.rounded,
         )
 
@@ -243,6 +247,7 @@ class NativeCacheLayer:
         assert value.shape == (step.tokens, self.shape.kv_heads, self.shape.value_dim), (
             "values as in the cache"
         )
+        assert how.latent == self.shape.latent, "values lie where they were seen to"
         assert heads % self.shape.kv_heads == 0, "each key head serves as many query heads"
         out = torch.empty(step.tokens, heads, self.shape.value_dim)
         held = [_with_adjacent_numbers(each) for each in (query, key, value)]
@@ -279,7 +284,8 @@ def cache_layers(
 
 def arrays_of(layers: Sequence[NativeCacheLayer]) -> tuple[Tensor, ...]:
     """Return what holds the cache of all layers, blocks first."""
-    return tuple(array for layer in layers for array in (layer.keys, layer.values))
+    held = (array for layer in layers for array in (layer.keys, layer.values))
+    return tuple(array for array in held if array.numel())
 
 
 def attention_struct(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ from inference.levels.proof_steps import (
 from inference.levels.served import Level, MakeModel, MakeRunner, Served
 from inference.models.attending import attend_by
 from inference.models.fuse import merge_linears
+from inference.models.latent import Latent, find_latents
 from inference.models.linears import NativeLinear, Packed, make_linear
 from inference.models.lora import USELESS, Adapters, Adapting, MakeLinear, Multiply
 from inference.models.share import kept_by_all
@@ -80,6 +81,7 @@ class Climb:
         self.adapting = None if options.adapters is None else Adapting(options.adapters, model.device)
         _leave_out(model, options.adapters, self.proof)
         self.reasons: list[str] = []  # of the levels that were left out
+        self.latents = self._find_latents()
         layers = find_layers(model, options.max_total_tokens)
         self.probed, self.keeping = layers.attending, layers.keeping
         self.rebuilt: dict[nn.Module, StateModule] = {}  # what keeps states, but for its own code
@@ -95,9 +97,19 @@ class Climb:
         return False
 
     @property
+    def keeps_latents(self) -> bool:
+        """Return whether what computes attention can have keys whose first numbers are the values."""
+        return True
+
+    @property
     def packs_steps(self) -> bool:
         """Return whether all its layers can compute a step's sequences as one row of tokens."""
         return bool(self.probed or self.keeping)
+
+    @property
+    def bypassed(self) -> Container[nn.Module]:
+        """Return the linears whose weights something reads by itself."""
+        return {*self.proof.bypassed, *(latent.linear for latent in self.latents)}
 
     @property
     def eyes(self) -> Eyes | None:
@@ -266,6 +278,13 @@ class Climb:
         verdict = self.proof.check(lambda: make_runner(0), sequential_steps)
         attempt = Attempt(level=level, make_runner=make_runner, kv_dtype=self.options.dtype)
         return self._served(attempt, verdict, paged=False)
+
+    def _find_latents(self) -> list[Latent]:
+        """Have latent attention keep latents alone, but for linears that adapters add to."""
+        if not self.options.latents or not self.keeps_latents:
+            return []
+        adapted = () if self.options.adapters is None else self.options.adapters.paths
+        return find_latents(self.model, adapted)
 
     def _check(self, attempt: Attempt, steps: Steps, *, rounded: bool | None = None) -> Verdict:
         nearly = attempt.rounded if rounded is None else rounded

@@ -28,6 +28,7 @@ class Options:
     group_experts: bool = True  # a device multiplies a mixture's by kernels of its own
     narrow: bool = True
     compress: bool = True  # 16-bit weights, where that loses nothing
+    latents: bool = True  # latent attention keeps those alone in its cache
     screen: bool = False  # a head, by a copy in int8 or int6
     trim: bool = True  # the last layer, of tokens without logits
     quantize: bool = False  # to int8

@@ -236,7 +236,7 @@ class _NativeClimb(Climb):
         undo_merges = self.quiet_merge(make_exact) if self.options.merge else None
         packs = packs_of(self.options, library)
         mixtures = pack_mixtures(self.model, library, packs.final, exact_pack(self.options, library))
-        swaps = pack_linears(self.model, packs.final, self.proof.bypassed)
+        swaps = pack_linears(self.model, packs.final, self.bypassed)
 
         def undo() -> None:
             undo_swaps(swaps)
@@ -277,7 +277,7 @@ class _NativeClimb(Climb):
             return PagedRunner(model, cache, self.adapting, self.eyes, self.states(self.adapting))
 
         undo_merges = self.merge(make_runner)
-        swaps = pack_linears(model, reorder, self.proof.bypassed) if _reorders(model) else []
+        swaps = pack_linears(model, reorder, self.bypassed) if _reorders(model) else []
         level = Level.PAGED_MERGED if undo_merges else Level.PAGED
         attempt = Attempt(level=level, make_runner=make_runner, kv_dtype=dtype, packed=packed_of(swaps))
         served = self.serve(attempt)

@@ -93,7 +93,9 @@ class Source:
         config, library, dtype = self.config, self.library, self.dtype
         linears = linears_dtype(config, self.weights, dtype, library)
         held = held_weights(self.described, self.weights, self.device)
-        demand = describe_demand(self.described, held, dtype, linears, self.kv_dtype)
+        demand = describe_demand(
+            self.described, held, dtype, linears, self.kv_dtype, latents=self.keeps_latents
+        )
         spared = self._spared_bytes(linears.itemsize)
         beside = screen_bytes(config, library, self.described)
         if config.model.adapter_directory is not None:
@@ -115,6 +117,11 @@ class Source:
             loading_how=how,
             product_speed=speed,
         )
+
+    @property
+    def keeps_latents(self) -> bool:
+        """Return whether latent attention keeps latents alone, where it is computed so."""
+        return self.config.latent_cache and not self.device_path
 
     def _form(self, others: str) -> str:
         """Return in which form the weights are."""
@@ -194,6 +201,7 @@ class Source:
             max_total_tokens=max_total_tokens,
             filter_on_device=config.filter_on_device,
             group_experts=config.group_experts,
+            latents=config.latent_cache,
         )
 
 

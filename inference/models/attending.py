@@ -2,7 +2,8 @@
 
 Most of transformers' models call the attention that is registered under the name they are given. Older ones
 attend in a method of their own (GPT-J, GPT-Neo, CodeGen, GPT-NeoX Japanese, GPT), or in the middle of another
-one (Falcon, Bloom, MPT): for those something stands that computes the same from the same hidden states.
+one (Falcon, Bloom, MPT): for those something stands that computes the same from the same hidden states. Latent
+attention (latent.py) has something stand for the method that makes keys and values of latents.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference.kernels.reference import Attention
+from inference.models import latent
 
 ATTENTION = "parley_paged"
 _LAYER = "parley_layer"  # the attribute of an attention module that holds its layer
@@ -55,8 +57,10 @@ def attend_by(model: PreTrainedModel, name: str) -> None:
     for module in modules:
         if name == ATTENTION:
             _stand_in(module)
+            latent.stand_in(module)
         else:
             _stand_back(module)
+            latent.stand_back(module)
 
 
 def attending_by(model: PreTrainedModel) -> str:

@@ -19,6 +19,7 @@ from inference.kernels import reference
 from inference.kernels.reference import Attention, Piece, Step
 from inference.kv_cache.blocks import PAGE
 from inference.models.attending import ATTENTION, attend, attend_by, install, uninstall
+from inference.models.latent import latent_of
 from inference.sequences.seen import limits_in
 from inference.sequences.state import Pieces
 
@@ -33,11 +34,17 @@ class LayerShape:
     kv_heads: int
     key_dim: int
     value_dim: int
+    latent: bool = False  # values are the first numbers of keys, and aren't kept beside them
 
     @property
     def elements(self) -> int:
         """Return how many numbers that is."""
-        return self.kv_heads * (self.key_dim + self.value_dim)
+        return self.kv_heads * self.head_elements
+
+    @property
+    def head_elements(self) -> int:
+        """Return how many numbers that is for one head of keys."""
+        return self.key_dim if self.latent else self.key_dim + self.value_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,7 @@ class PagedCache:
         for module, probed in layers.items():
             layer = _CacheLayer(self, probed.shape, blocks, dtype, device)
             install(module, layer)
-            arrays += (layer.keys, layer.values)
+            arrays += (layer.keys,) if probed.shape.latent else (layer.keys, layer.values)
         self.arrays = tuple(arrays) if device.type == "cpu" else ()
 
     def begin(self, pieces: Pieces) -> None:
@@ -80,17 +87,26 @@ class _CacheLayer:
         self, cache: PagedCache, shape: LayerShape, blocks: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self._cache = cache
-        self.keys, self.values = (
-            torch.empty(blocks, PAGE, shape.kv_heads, dim, dtype=dtype, device=device)
-            for dim in (shape.key_dim, shape.value_dim)
-        )
+        self.keys, self.values = empty_pages(shape, blocks, dtype, device)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor:
         step = self._cache.step
         assert step is not None, "the runner sets the step"
         reference.write(self.keys, step.slots, key)
-        reference.write(self.values, step.slots, value)
+        if not how.latent:
+            reference.write(self.values, step.slots, value)
         return reference.attend(query, self.keys, self.values, step, how)
+
+
+def empty_pages(
+    shape: LayerShape, blocks: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return a layer's keys and values (blocks, PAGE, kv_heads, dim); latent values are a view of the keys."""
+    keys, values = (
+        torch.empty(blocks, PAGE, shape.kv_heads, dim, dtype=dtype, device=device)
+        for dim in (shape.key_dim, 0 if shape.latent else shape.value_dim)
+    )
+    return keys, keys[..., : shape.value_dim] if shape.latent else values
 
 
 class _Probe:
@@ -102,9 +118,8 @@ class _Probe:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor:
         assert self._module not in self._seen, "an attention module that is called twice has two caches"
-        self._seen[self._module] = Probed(
-            LayerShape(key.shape[1], key.shape[2], value.shape[2]), how, query.shape[1]
-        )
+        shape = LayerShape(key.shape[1], key.shape[2], value.shape[2], how.latent)
+        self._seen[self._module] = Probed(shape, how, query.shape[1])
         return query.new_zeros(*query.shape[:2], value.shape[2])
 
 
@@ -143,14 +158,18 @@ def _attention(
         raise ValueError("it masks attention by what it computes")
     # None is an answer too: such a layer sees everything, whatever its module says
     window = getattr(module, "sliding_window", None) if sliding_window is _UNSAID else sliding_window
+    latent = latent_of(module)
     how = Attention(
         scaling=scaling if scaling is not None else query.shape[-1] ** -0.5,
         window=window if isinstance(window, int) and window else None,
         chunk=_chunk_of(module),
         softcap=softcap,
         sinks=s_aux,
+        latent=latent is not None,
     )
-    return attend(module, query, key, value, how), None
+    if latent is None:
+        return attend(module, query, key, value, how), None
+    return latent.expand(attend(module, latent.absorb(query), key, value, how)), None
 
 
 def _chunk_of(module: nn.Module) -> int | None:

@@ -88,7 +88,7 @@ class LayerShare:
     def probed(self) -> Probed:
         """Return what its attention wants."""
         own = self._probed
-        shape = LayerShape(self._keys[1] - self._keys[0], own.shape.key_dim, own.shape.value_dim)
+        shape = replace(own.shape, kv_heads=self._keys[1] - self._keys[0])
         heads = slice(*self._heads)
         sinks, slopes = (None if each is None else each[heads] for each in (own.how.sinks, own.how.slopes))
         return Probed(shape, replace(own.how, sinks=sinks, slopes=slopes), self.heads)
@@ -118,7 +118,7 @@ class LayerShare:
 def kept_by_all(shape: LayerShape, shards: int) -> int:
     """Return how many numbers of a token so many shards keep, if each kept as many as the one with most."""
     most = -(-shape.kv_heads // shards)
-    return shards * most * (shape.key_dim + shape.value_dim)
+    return shards * most * shape.head_elements
 
 
 def _heads(share: Share, keys: int, queries: int) -> tuple[tuple[int, int], tuple[int, int]]:

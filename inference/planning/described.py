@@ -25,10 +25,13 @@ def describe_demand(
     dtype: torch.dtype,
     linears: torch.dtype,
     kv_dtype: torch.dtype,
+    *,
+    latents: bool = True,
 ) -> Demand:
     """Return what the model will need, from its configuration and its files' headers.
 
-    `dtype` is what it computes in, `linears` and `kv_dtype` what its linears and its cache are kept in.
+    `dtype` is what it computes in, `linears` and `kv_dtype` what its linears and its cache are kept in;
+    `latents`: its cache keeps those of latent attention, and no head's keys and values.
     """
     text = described.get_text_config(decoder=described.is_encoder_decoder)
     positions, part = positions_of(text, _first(text, *_POSITIONS)), Positions(None, None)
@@ -37,7 +40,7 @@ def describe_demand(
     return Demand(
         weights_bytes=weights.size(dtype.itemsize, linears.itemsize),
         parameters=_multiplied(text, weights),
-        kv_bytes=max(_kv_elements(text) * kv_dtype.itemsize, TOKEN_BYTES),
+        kv_bytes=max(_kv_elements(text, latents) * kv_dtype.itemsize, TOKEN_BYTES),
         max_positions=positions.usual,
         most_positions=positions.most,
         part_positions=part.usual,
@@ -66,7 +69,7 @@ def _multiplied(text: PreTrainedConfig, weights: Weights) -> int:
     return max(total - tables, total // 8)
 
 
-def _kv_elements(text: PreTrainedConfig) -> int:
+def _kv_elements(text: PreTrainedConfig, latents: bool = True) -> int:
     """Return the numbers that one token puts into the cache of all layers together, as far as can be said.
 
     What the loaded model is seen to need replaces it.
@@ -77,9 +80,9 @@ def _kv_elements(text: PreTrainedConfig) -> int:
     if types := _first(text, "layer_types"):
         layers = sum(each not in KEYLESS_TYPES for each in types)
     if _first(text, "kv_lora_rank"):
-        if indexer := _first(text, "index_head_dim"):  # the model's own code attends, and keeps MLA's latents
-            return layers * (text.kv_lora_rank + text.qk_rope_head_dim + indexer)
-        # MLA, run as attention with full heads
+        indexer = _first(text, "index_head_dim")  # the model's own code attends, and keeps latents
+        if latents or indexer:
+            return layers * (text.kv_lora_rank + text.qk_rope_head_dim + (indexer or 0))
         return layers * heads * (text.qk_nope_head_dim + text.qk_rope_head_dim + text.v_head_dim)
     head_dim: int = _first(text, "head_dim", "d_kv") or hidden // heads
     return layers * _kv_heads(text, heads) * 2 * head_dim

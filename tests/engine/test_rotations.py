@@ -106,7 +106,7 @@ def test_texts_stay_as_long_as_the_level_was_proven_for(
     needed = inference.planning.described._kv_elements
     room = 128 * 4 * needed(model.config)
     # Twice what the model needs, until it is seen to need less
-    monkeypatch.setattr(inference.planning.described, "_kv_elements", lambda text: 2 * needed(text))
+    monkeypatch.setattr(inference.planning.described, "_kv_elements", lambda *given: 2 * needed(*given))
     found = Source.machine
     monkeypatch.setattr(Source, "machine", lambda *given: replace(found(*given), cache_bytes=room))
     session = Session(config(tmp_path))

@@ -23,15 +23,20 @@
  * half of a word: a key's numbers (with a zero behind the last of an odd count), and the values of two positions. */
 typedef struct Cache {
     void *keys;   /* [page][kv_head][key_dim][PAGE], or [page][kv_head][key_dim / 2][PAGE][2] */
-    void *values; /* [page][kv_head][PAGE][value_dim], or [page][kv_head][PAGE / 2][value_dim][2] */
+    void *values; /* [page][kv_head][PAGE][value_dim], or [page][kv_head][PAGE / 2][value_dim][2]; latent: none */
     int64_t kv_heads, key_dim, value_dim;
     int64_t kind;    /* KIND_FLOAT32 or KIND_BFLOAT16: of keys and values */
+    int64_t latent;  /* a value is the first numbers of its key: there are no values */
     int64_t rounded; /* in bfloat16: queries and weights are rounded, too, where the CPU multiplies it */
 } Cache;
 
 static inline int is_narrow(const Cache *cache) { return cache->kind == KIND_BFLOAT16; }
 static inline int64_t number_bytes(const Cache *cache) { return is_narrow(cache) ? 2 : 4; }
 static inline int64_t key_numbers(const Cache *cache) { return cache->key_dim + (is_narrow(cache) & cache->key_dim); }
+/* Of a page whose values are read out of its keys; 0: they lie beside them. */
+static inline int64_t turned_bytes(const Cache *cache) {
+    return cache->latent ? PAGE * cache->value_dim * number_bytes(cache) : 0;
+}
 /* Of a rounded query: whole lines. */
 static inline int64_t query_numbers(const Cache *cache) { return (cache->key_dim + 31) / 32 * 32; }
 

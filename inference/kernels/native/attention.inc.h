@@ -17,6 +17,7 @@ typedef struct {
     float *score;          /* [row][SCORE_STRIDE]: of one split, then its exponentials */
     float *split, *result; /* [row][value_dim + 2]: of one split, and of all so far: sum, maximum, weight */
     float *head;           /* [key_dim]: a key being shaped */
+    void *turned;          /* [page of a split]: values that lie in keys (attention_latent.inc.h) */
 } ISA(Scratch);
 
 typedef struct {
@@ -51,6 +52,7 @@ INLINE const void *ISA(key_page)(const ISA(Job) *job, int64_t page) {
 
 INLINE const void *ISA(value_page)(const ISA(Job) *job, int64_t page) {
     const Cache *cache = &job->call->cache;
+    if (cache->latent) return (const char *)job->at.turned + page % (SPLIT / PAGE) * turned_bytes(cache);
     int64_t block = job->tile->pages[page] * cache->kv_heads + job->kv_head;
     return (const char *)cache->values + block * cache->value_dim * PAGE * number_bytes(cache);
 }
@@ -126,6 +128,8 @@ static void ISA(weights)(const ISA(Job) *job, int64_t r, int64_t split, float *s
     sum[dim + 1] = ISA(exponentials)(score, seen, greatest);
 }
 
+#include "attention_latent.inc.h"
+
 /* One split of a tile: fills at.split for the queries [first, last) that see some of it. ---------- */
 static void ISA(find_pages)(ISA(Job) *job, int64_t split, int64_t from, int64_t pages) {
     for (int64_t p = from; p < pages; p++) {
@@ -163,6 +167,7 @@ static void ISA(attend_split)(ISA(Job) *jobs, int64_t heads, int64_t split, int6
             ISA(score)(job, first * group, job->keys + p, job->values + p, end - p,
                        job->at.score + first * group * SCORE_STRIDE + p * PAGE, rows);
     }
+    if (jobs->call->cache.latent) ISA(turn_pages)(jobs, from, pages);
     for (const ISA(Job) *job = jobs; job < jobs + heads; job++)
         for (int64_t r = first * group; r < last * group; r++)
             ISA(weights)(job, r, split, job->at.score + r * SCORE_STRIDE, ISA(seen)(job, r / group, split),
@@ -286,6 +291,7 @@ void ISA(attention)(Worker *worker, const AttentionCall *call, int trims) {
     at.split = at.query + rows * cache->key_dim;
     at.result = at.split + rows * (cache->value_dim + 2);
     at.head = at.result + rows * (cache->value_dim + 2);
+    at.turned = scratch + plan->scratch_size - turned_bytes(cache) * (SPLIT / PAGE) / (int64_t)sizeof(float);
 #if NATIVE_ISA == 2
     if (is_narrow(cache) && cache->rounded && worker->library->bf16) at.rounded = (uint16_t *)(at.head + cache->key_dim);
     at.tiles = at.rounded && attends_by_tiles(worker->library, cache);

@@ -18,7 +18,7 @@
 #define TOGETHER 4       /* sums: of pages, or of 16 numbers of a value */
 #define KEY_NUMBERS 32   /* that a tile has of each key */
 #define VALUE_NUMBERS 16 /* of each value */
-#define MOST_VALUE_NUMBERS 256
+#define MOST_VALUE_NUMBERS 512
 
 int attention_has_tiles(const Cache *cache) {
     return is_narrow(cache) && cache->rounded && cache->key_dim % KEY_NUMBERS == 0 &&

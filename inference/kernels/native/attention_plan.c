@@ -119,6 +119,7 @@ static int reserve(AttentionPlan *plan, const Cache *cache, int64_t rows, int32_
     int64_t row = cache->key_dim + SCORE_STRIDE + 2 * (cache->value_dim + 2);
     row += query_numbers(cache) / 2; /* rounded */
     plan->scratch_size = (rows * row + cache->key_dim + 31) / 16 * 16;
+    plan->scratch_size += (turned_bytes(cache) * (SPLIT / PAGE) / (int64_t)sizeof(float) + 15) / 16 * 16;
     if (!grow(&plan->items, &plan->item_room, plan->item_count, sizeof(Item)) ||
         !grow(&plan->partials, &plan->partial_room, partials, sizeof(float)) ||
         !grow(&plan->scratch, &plan->scratch_room, plan->scratch_size * threads, sizeof(float)) ||

@@ -61,6 +61,12 @@ def tokens(
     return Tokens(query, key, value)
 
 
+def latent_tokens(length: int, heads: int, dim: int, value_dim: int, seed: int = 0) -> Tokens:
+    """Return a random sequence with one key for all heads, whose first numbers are its value."""
+    made = tokens(length, heads, 1, dim, seed=seed)
+    return Tokens(made.query, made.key, made.key[..., :value_dim])
+
+
 def expected(sequence: Tokens, how: Attention, limits: Limits | None = None) -> Tensor:
     """Return what attention should give, (tokens, heads, value_dim), in float64.
 
@@ -119,7 +125,8 @@ def run(
     A later piece may compute again what an earlier one has. `limits` are those of each sequence's tokens.
     """
     lengths = [sequence.length for sequence in sequences]
-    shape = LayerShape(sequences[0].key.shape[1], sequences[0].key.shape[2], sequences[0].value.shape[2])
+    dims = sequences[0].key.shape[2], sequences[0].value.shape[2]
+    shape = LayerShape(sequences[0].key.shape[1], *dims, how.latent)
     layer = NativeCacheLayer(library, shape, page_count(lengths, spare=2), dtype, rounded=rounded)
     layer.keys.fill_(torch.nan)  # what nobody wrote must not matter
     layer.values.fill_(torch.nan)

@@ -20,11 +20,17 @@ from tests.engine.models import make_model
         ("gpt_bigcode", {"multi_query": True}, 12 * 2 * 64),
         ("llama", {"num_key_value_heads": 4}, 32 * 4 * 2 * 128),
         ("deepseek_v32", {"num_hidden_layers": 61}, 61 * (512 + 64 + 128)),
-        ("deepseek_v3", {"num_hidden_layers": 61}, 61 * 128 * (128 + 64 + 128)),
+        ("deepseek_v3", {"num_hidden_layers": 61}, 61 * (512 + 64)),
+        ("minicpm3", {"num_hidden_layers": 62}, 62 * (256 + 32)),
     ],
 )
 def test_a_token_takes_what_its_family_keeps(family: str, members: dict[str, object], expected: int) -> None:
     assert _kv_elements(AutoConfig.for_model(family, **members)) == expected
+
+
+def test_without_latents_a_token_takes_the_keys_and_values_of_every_head() -> None:
+    described = AutoConfig.for_model("deepseek_v3", num_hidden_layers=61)
+    assert _kv_elements(described, latents=False) == 61 * 128 * (128 + 64 + 128)
 
 
 @pytest.mark.parametrize("family", ["llama", "falcon", "gpt_bigcode", "deepseek_v32"])
