@@ -37,9 +37,10 @@ from inference.levels.proof_steps import (
 from inference.levels.served import Level, MakeModel, MakeRunner, Served
 from inference.models.attending import attend_by
 from inference.models.fuse import merge_linears
-from inference.models.latent import Latent, find_latents
+from inference.models.latent import Latent, find_latents, forget_latents
 from inference.models.linears import NativeLinear, Packed, make_linear
 from inference.models.lora import USELESS, Adapters, Adapting, MakeLinear, Multiply
+from inference.models.paged import use_paged_attention
 from inference.models.share import kept_by_all
 from inference.planning.positions import changing_length
 from inference.recurrent.cache import StateCache, put_back
@@ -97,11 +98,6 @@ class Climb:
         return False
 
     @property
-    def keeps_latents(self) -> bool:
-        """Return whether what computes attention can have keys whose first numbers are the values."""
-        return True
-
-    @property
     def packs_steps(self) -> bool:
         """Return whether all its layers can compute a step's sequences as one row of tokens."""
         return bool(self.probed or self.keeping)
@@ -128,6 +124,13 @@ class Climb:
         if reason not in self.reasons:  # it may be tried in two ways
             self.reasons.append(reason)
         return None
+
+    def expand_latents(self) -> None:
+        """Have every head's keys and values kept, where nothing could be served over latents."""
+        attend_by(self.model, "eager")
+        forget_latents(self.latents)
+        self.latents = []
+        self.probed = use_paged_attention(self.model)
 
     def merge(self, make_runner: MakeRunner) -> Callable[[], None] | None:
         """Merge parallel linears and return what undoes it; None if there are none."""
@@ -281,7 +284,7 @@ class Climb:
 
     def _find_latents(self) -> list[Latent]:
         """Have latent attention keep latents alone, but for linears that adapters add to."""
-        if not self.options.latents or not self.keeps_latents:
+        if not self.options.latents:
             return []
         adapted = () if self.options.adapters is None else self.options.adapters.paths
         return find_latents(self.model, adapted)

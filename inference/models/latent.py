@@ -24,7 +24,7 @@ from inference.models.weights import NarrowLinear
 from inference.shortage import is_shortage
 
 EXPANDS = "expand_kv"  # the method
-_EXPANDED_BY = "kv_b_proj"  # the linear that it multiplies by
+EXPANDED_BY = "kv_b_proj"  # the linear that it multiplies by
 _LATENT = "parley_latent"  # the attribute of a module that attends to latents, where ours attends
 _NEAR = 1e-4  # of the greatest number, in float32
 _TOKENS = 3  # that it is seen to expand
@@ -45,7 +45,7 @@ class Latent:
 
     def __init__(self, module: nn.Module, nope: int, value: int) -> None:
         """`nope`: of a head's key, the numbers that are made of the latent; `value`: a value's."""
-        linear: nn.Linear = getattr(module, _EXPANDED_BY)
+        linear: nn.Linear = getattr(module, EXPANDED_BY)
         self._module = module
         self.nope = nope
         self.value = value
@@ -60,7 +60,7 @@ class Latent:
     @property
     def linear(self) -> nn.Module:
         """Return what multiplies latents, or stands for it."""
-        linear: nn.Module = getattr(self._module, _EXPANDED_BY)
+        linear: nn.Module = getattr(self._module, EXPANDED_BY)
         return linear
 
     def absorb(self, query: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def find_latents(model: PreTrainedModel, expanded: Collection[str] = ()) -> list
     """
     found = []
     for path, module in model.named_modules():
-        latent = None if f"{path}.{_EXPANDED_BY}" in expanded else _latent(module)
+        latent = None if f"{path}.{EXPANDED_BY}" in expanded else _latent(module)
         if latent is not None:
             vars(module)[_LATENT] = latent
             found.append(latent)
@@ -145,7 +145,7 @@ def stand_back(module: nn.Module) -> None:
 
 def _latent(module: Any) -> Latent | None:
     """Return how a module makes keys and values of latents, if that is what it was seen to do."""
-    method, linear = getattr(module, EXPANDS, None), getattr(module, _EXPANDED_BY, None)
+    method, linear = getattr(module, EXPANDS, None), getattr(module, EXPANDED_BY, None)
     if not callable(method) or type(linear) not in LINEARS or linear.bias is not None:
         return None
     if len(inspect.signature(method).parameters) != 2:

@@ -3,7 +3,7 @@
 A program computes some rows, heads of queries of a few tokens of one sequence, against blocks of keys.
 All heads share one head of keys, so that of many heads a token's own rows fill several programs.
 
-The numbers are made for Hopper by arithmetic and by compiling them (`hopper_latents`); nothing was measured yet.
+The numbers are made for Hopper by arithmetic and by compiling them (`hopper_latents`); none was measured.
 Products of 16 and 32 rows read the queries anew from shared memory in each warp, hence four warps, of which
 two programs fit a processor: memory is what decodes wait for, up to 32 heads. From 64 rows on Hopper's wide
 products are taken, whose warps read the queries once for 64 keys, all a processor has room for.
@@ -78,7 +78,7 @@ def latent_splits(sequences: int, heads: int, processors: int, *, itemsize: int 
 
 
 def latents_fit(latent: int, turned: int, itemsize: int) -> bool:
-    """Return whether a processor holds what programs have of latents, and rotated keys, of so many numbers."""
+    """Return whether a processor holds what programs have of latents and rotated keys of so many numbers."""
     tiles = fixed_latent_tiles(itemsize)
     numbers = power_of_two(latent) + max(LEAST_ROWS, power_of_two(turned))
     held = itemsize * numbers * (tiles.rows + tiles.stages * tiles.keys)

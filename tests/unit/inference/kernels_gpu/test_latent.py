@@ -110,7 +110,8 @@ def test_more_than_a_processor_holds_is_refused() -> None:
     paper = LatentPaper([latents(3, 1, 32, 16)])
     with pytest.raises(ValueError, match="--latent-cache false"):
         paper.attend([(0, 0, 3)], Attention(scaling=0.2, window=2, latent=True), Cut(1, 1, SMALL))
-    assert latents_fit(512, 64, 2) and latents_fit(512, 64, 4)
+    assert latents_fit(512, 64, 2)
+    assert latents_fit(512, 64, 4)
     assert not latents_fit(1024, 64, 2)
     with pytest.raises(ValueError, match="latents of 1024 numbers"):
         LatentPaper([latents(3, 1, 1024, 16)]).attend([(0, 0, 3)], HOW, Cut(1, 1, SMALL))
