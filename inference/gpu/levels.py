@@ -82,7 +82,7 @@ class DeviceClimb(Climb):
         """Return the model at one of the levels of its own code over paged attention."""
         if not self.packs_steps or not self._keeps_states():
             return None
-        projections = swap_projections(self.latents, self._ops)
+        projections = swap_projections(self.latents, self._ops, self.options.dtype)
         served = self._paged()
         if served is None and self.latents:
             put_modules_back(projections)
