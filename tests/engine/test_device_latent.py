@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 from transformers import PreTrainedModel
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention
 
 from inference.config import ModelConfig
 from inference.gpu.latents import HeadProjection
 from inference.gpu.levels import DeviceClimb
 from inference.levels.served import Served
+from inference.models.latent import EXPANDS
 from tests.engine.cores import Session, request
 from tests.engine.models import VOCABULARY, generate, make_model, prompts, save_model
 from tests.engine.test_device_path import config, said
@@ -48,7 +50,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Served]:
 def kept(model: PreTrainedModel, *, latents: bool, itemsize: int = 4) -> int:
     """Return the bytes of a token in the cache of all layers."""
     of = model.config
-    if latents:
+    if latents and hasattr(
+        DeepseekV3Attention, EXPANDS
+    ):  # older releases of transformers have no such method
         numbers = of.kv_lora_rank + of.qk_rope_head_dim
     else:
         numbers = of.num_attention_heads * (of.qk_nope_head_dim + of.qk_rope_head_dim + of.v_head_dim)

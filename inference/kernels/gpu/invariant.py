@@ -115,8 +115,8 @@ def _tile(
             w = tl.load(weights + start * weight_inner, mask=n[None, :] < outputs, other=0.0)
         else:
             x = tl.load(inputs + start, mask=(m[:, None] < rows) & (start + k[None, :] < inner), other=0.0)
-            within = (n[None, :] < outputs) & (start + k[:, None] < inner)
-            w = tl.load(weights + start * weight_inner, mask=within, other=0.0)
+            known = (n[None, :] < outputs) & (start + k[:, None] < inner)
+            w = tl.load(weights + start * weight_inner, mask=known, other=0.0)
         if WIDEN:
             x, w = x.to(tl.float32), w.to(tl.float32)
         total = tl.dot(x, w, total, input_precision="ieee")

@@ -85,8 +85,8 @@ def _require(keys: Tensor, value_dim: int, how: Attention) -> None:
     turned = keys.shape[3] - value_dim
     if keys.shape[2] != 1 or turned <= 0 or not how.is_plain:
         raise ValueError(
-            "the kernel of attention over latents has one head of keys, with a rotated part, and does nothing "
-            "but scale scores: start with --latent-cache false"
+            "the kernel of attention over latents takes one head of keys, with a rotated part, and scales "
+            "scores alone: start with --latent-cache false"
         )
     if not latents_fit(value_dim, turned, keys.element_size()):
         raise ValueError(

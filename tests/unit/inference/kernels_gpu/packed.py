@@ -53,12 +53,7 @@ class Paper:
         """Return (T, H, Dv) of one step, in float64; pages before position `hidden` belong to others."""
         first = self.sequences[0]
         kind = {"device": DEVICE, "dtype": self.dtype}
-        keys, values = self._empty_cache(first)
-        for index, _, stop in pieces:
-            if index >= 0:
-                places = self.places(index, stop)[hidden:].to(DEVICE)
-                keys.flatten(0, 1)[places] = self.sequences[index].key[hidden:stop].to(**kind)
-                values.flatten(0, 1)[places] = self.sequences[index].value[hidden:stop].to(**kind)
+        keys, values = self.filled(pieces, hidden)
         query = torch.cat(
             [self.sequences[index].query[start:stop] if index >= 0 else first.query[:1] * torch.nan
              for index, start, stop in pieces]
@@ -70,6 +65,17 @@ class Paper:
         found = self._compute(query.to(**kind), keys, values, batch, how, cut, out)
         assert found.data_ptr() == out.data_ptr()
         return found.cpu().double()
+
+    def filled(self, pieces: Pieces, hidden: int = 0) -> tuple[Tensor, Tensor]:
+        """Return the cache with what the sequences of a step have in it, from position `hidden` on."""
+        kind = {"device": DEVICE, "dtype": self.dtype}
+        keys, values = self._empty_cache(self.sequences[0])
+        for index, _, stop in pieces:
+            if index >= 0:
+                places = self.places(index, stop)[hidden:].to(DEVICE)
+                keys.flatten(0, 1)[places] = self.sequences[index].key[hidden:stop].to(**kind)
+                values.flatten(0, 1)[places] = self.sequences[index].value[hidden:stop].to(**kind)
+        return keys, values
 
     def _empty_cache(self, like: Tokens) -> tuple[Tensor, Tensor]:
         kind = {"device": DEVICE, "dtype": self.dtype}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton")
 
+from inference.gpu.ops import HeadShape, triton_ops
 from inference.kernels.gpu.latent_tiles import (
     LEAST_PART,
     MOST_SPLITS,
@@ -25,6 +26,7 @@ from inference.kernels.gpu.latent_tiles import (
 from inference.kernels.reference import Attention
 from tests.unit.inference.kernels_gpu.packed import PADDING, Cut, LatentPaper, latents
 from tests.unit.inference.paged_attention import Pieces
+from tests.unit.inference.triton_device import DEVICE
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 HOW = Attention(scaling=0.2, latent=True)
@@ -129,6 +131,23 @@ def test_few_sequences_are_split_to_fill_the_device() -> None:
     assert MOST_SPLITS == latent_splits(1, 16, 132)
     assert [16, 4, 1, 1] == [latent_splits(n, 20, 132) for n in (32, 128, 512, 1024)]
     assert latent_splits(8, 128, 132) < latent_splits(8, 16, 132)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_device_attends_and_multiplies_by_heads(deterministic: bool) -> None:
+    ops, size = triton_ops(deterministic=deterministic, overlaps=False), HeadShape(20, 1, 48, 4, latent=True)
+    lengths = [33, 140]
+    paper = LatentPaper([latents(n, 20, 32, 16, seed=n) for n in lengths])
+    for pieces in ([(0, 32, 33), (1, 139, 140)], [(0, 30, 33), (1, 139, 140)]):
+        longest = max(stop - start for _, start, stop in pieces)
+        cut = Cut(ops.tile(size, longest), ops.splits(size, len(pieces), longest), None)
+        keys, values = paper.filled(pieces)
+        query = torch.cat([paper.sequences[at].query[start:stop] for at, start, stop in pieces]).to(DEVICE)
+        found = ops.paged_attention(query, keys, values, paper.batch(pieces, cut), HOW)
+        assert torch.allclose(found.cpu().double(), paper.expected(pieces, HOW), atol=1e-5)
+    x, weight = torch.randn(5, 3, 24, device=DEVICE), torch.randn(3, 24, 10, device=DEVICE).transpose(1, 2)
+    expected = torch.einsum("thk,hnk->thn", x, weight)
+    assert torch.allclose(ops.multiply_heads(x, weight), expected, atol=1e-4)
 
 
 @pytest.mark.gpu
