@@ -49,10 +49,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Served]:
 
 def kept(model: PreTrainedModel, *, latents: bool, itemsize: int = 4) -> int:
     """Return the bytes of a token in the cache of all layers."""
-    of = model.config
-    if latents and hasattr(
-        DeepseekV3Attention, EXPANDS
-    ):  # older releases of transformers have no such method
+    of, can = model.config, hasattr(DeepseekV3Attention, EXPANDS)  # not in older releases of transformers
+    if latents and can:
         numbers = of.kv_lora_rank + of.qk_rope_head_dim
     else:
         numbers = of.num_attention_heads * (of.qk_nope_head_dim + of.qk_rope_head_dim + of.v_head_dim)

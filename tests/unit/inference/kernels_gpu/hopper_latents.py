@@ -1,4 +1,4 @@
-"""What is compiled for a Hopper GPU of attention over latents, and of products with a weight for each head."""
+"""What is compiled for a Hopper GPU of attention over latents, and of products with each head's weight."""
 
 from __future__ import annotations
 

@@ -21,17 +21,8 @@ SPILLED = {  # at most, where it is more
 STATES = {"_find_places", "_convolve", "_recur", "_prepare", "_recur_in_chunks", "_scan_channels"}
 EXPERTS = {"_route", "_combine_experts", "_expert_pair", "_expert_tile", "_pair_of_blocks", "_tile_of_blocks"}
 KERNELS = {
-    *(
-        "_attend",
-        "_merge",
-        "_attend_latents",
-        "_merge_latents",
-        "_rotate_and_write",
-        "_write",
-        "_gather",
-        "_scatter",
-        "_settle",
-    ),
+    *("_attend", "_merge", "_attend_latents", "_merge_latents"),
+    *("_rotate_and_write", "_write", "_gather", "_scatter", "_settle"),
     *("_norm", "_gate", "_search", "_combine", "_row", "_add_parts", "_gated_row"),
     *("_scan", "_bound", "_collect", "_pick", "_walk"),
     *STATES,
