@@ -25,8 +25,9 @@ class SwitchSettings(RequestSettings):
         "compute a whole layer by one call on a CPU, or by a few kernels on a GPU, and models with an "
         "encoder in batches, where the results are the model's own", tgi=False)
     latent_cache: bool = row(True, boolean, SWITCHES,
-        "keep in the KV cache, of models with multi-head latent attention (DeepSeek's and others), the latents "
-        "that all heads' keys and values are made of, a small part of these", tgi=False)
+        "keep in the KV cache, of models with multi-head latent attention (DeepSeek's and others), the "
+        "latents that all heads' keys and values are made of, a small part of these", tgi=False,
+        effect=effects.ON_CPU)
     narrow_weights: bool = row(True, boolean, SWITCHES,
         "keep float32 weights on a CPU in 16 bits if none of them changes by that; saves memory",
         tgi=False, effect=effects.ON_CPU)

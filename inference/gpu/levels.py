@@ -84,10 +84,9 @@ class DeviceClimb(Climb):
             return None
         projections = swap_projections(self.latents, self._ops, self.options.dtype)
         served = self._paged()
-        if served is None and self.latents:
-            put_modules_back(projections)
-            self.expand_latents()
-            served = self._paged()
+        if served is None:
+            undo_swaps(projections)
+            served = self._paged() if self.expand_latents() else None
         if served is None:
             self._forget_states()
         if served is not None and self._adapts is not None and self.options.adapters is not None:

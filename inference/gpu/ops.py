@@ -125,8 +125,11 @@ class Ops(Protocol):
     ) -> Tensor:
         """Return (T, H, Dv) of queries (T, H, D); the step's own keys and values are in the cache."""
 
-    def multiply_heads(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return (T, H, N) of (T, H, K) and each head's own weight, (H, N, K) of any strides."""
+    def multiply_heads(self, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return (T, H, N) of (T, H, K) and each head's own weight, (H, N, K) of any strides.
+
+        `out`: where to, numbers of a head side by side; None: anywhere.
+        """
 
     def gated(self, gate_up: Tensor, activation: str) -> Tensor:
         """Return activation(gate) * up, (T, I), of (T, 2 * I); "silu", "gelu_tanh" or "gelu"."""

@@ -100,9 +100,10 @@ class TorchOps:
             parts.append(attend_padded(given, k, v, bias, how)[0].transpose(0, 1))
         return torch.cat(parts)
 
-    def multiply_heads(self, x: Tensor, weight: Tensor) -> Tensor:
+    def multiply_heads(self, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
         """Return (T, H, N), all heads' products in one call."""
-        return torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1)
+        into = None if out is None else out.transpose(0, 1)
+        return torch.bmm(x.transpose(0, 1), weight.transpose(1, 2), out=into).transpose(0, 1)
 
     def gated(self, gate_up: Tensor, activation: str) -> Tensor:
         """Return (T, I)."""

@@ -133,11 +133,12 @@ class TritonOps:
             fixed = deterministic_tiles(max(query.shape[2], values.shape[3]), query.element_size())
         return attention.paged_attention(query, keys, values, batch, how, tiles=fixed)
 
-    def multiply_heads(self, x: Tensor, weight: Tensor) -> Tensor:
+    def multiply_heads(self, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
         """Return (T, H, N), by cuBLAS or in one order of sums."""
         if self._deterministic:
-            return invariant_heads(x if x.stride(2) == 1 else x.contiguous(), weight)
-        return torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1)
+            return invariant_heads(x if x.stride(2) == 1 else x.contiguous(), weight, out=out)
+        into = None if out is None else out.transpose(0, 1)
+        return torch.bmm(x.transpose(0, 1), weight.transpose(1, 2), out=into).transpose(0, 1)
 
     def gated(self, gate_up: Tensor, activation: str) -> Tensor:
         """Return (T, I)."""

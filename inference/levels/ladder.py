@@ -125,13 +125,6 @@ class Climb:
             self.reasons.append(reason)
         return None
 
-    def expand_latents(self) -> None:
-        """Have every head's keys and values kept, where nothing could be served over latents."""
-        attend_by(self.model, "eager")
-        forget_latents(self.latents)
-        self.latents = []
-        self.probed = use_paged_attention(self.model)
-
     def merge(self, make_runner: MakeRunner) -> Callable[[], None] | None:
         """Merge parallel linears and return what undoes it; None if there are none."""
         if not self.options.merge:
@@ -288,6 +281,16 @@ class Climb:
             return []
         adapted = () if self.options.adapters is None else self.options.adapters.paths
         return find_latents(self.model, adapted)
+
+    def expand_latents(self) -> bool:
+        """Have every head's keys and values kept; return whether there is any latent attention."""
+        if not self.latents:
+            return False
+        attend_by(self.model, "eager")
+        forget_latents(self.latents)
+        self.latents = []
+        self.probed = use_paged_attention(self.model)
+        return True
 
     def _check(self, attempt: Attempt, steps: Steps, *, rounded: bool | None = None) -> Verdict:
         nearly = attempt.rounded if rounded is None else rounded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from inference.cpu.batched import BatchedRunner
 from inference.cpu.experts import pack_mixtures, undo_mixtures
+from inference.cpu.latents import pack_latents
 from inference.cpu.native_cache import NativeCache
 from inference.cpu.runner import PagedRunner
 from inference.cpu.stack import FusedModel, fuse_model
@@ -29,6 +30,7 @@ from inference.levels.packing import exact_pack, packs_of
 from inference.levels.proof import PROOF_BLOCKS, Proof
 from inference.levels.proof_steps import packed_steps
 from inference.levels.served import Level, MakeRunner, Served
+from inference.models.latent import Latent
 from inference.models.layers import OtherShape
 from inference.models.linears import (
     Packed,
@@ -208,8 +210,8 @@ class _NativeClimb(Climb):
         if self.rounds and not self._holds(make_exact):
             self.reasons.append("native attention doesn't reproduce its logits")
             self.rebuilt = {}
-            return None
-        packed, undo = self._pack(library, make_exact)
+            return self.native() if self.expand_latents() else None
+        packed, undo = self._pack(library, make_exact, self.latents)
         served = self.serve(
             Attempt(
                 level=Level.NATIVE,
@@ -223,6 +225,7 @@ class _NativeClimb(Climb):
         if served is None:
             undo()
             self.rebuilt = {}
+            return self.native() if self.expand_latents() else None
         else:
             for linear in (each for module in self.rebuilt.values() for each in module.replaced):
                 drop_weight(linear)
@@ -230,13 +233,16 @@ class _NativeClimb(Climb):
         return served
 
     def _pack(
-        self, library: Library, make_exact: MakeRunner
+        self, library: Library, make_exact: MakeRunner, latents: Sequence[Latent] = ()
     ) -> tuple[tuple[Packed, ...], Callable[[], None]]:
         """Have the model's linears computed by the extension; return them and what puts its own back."""
+        exact = exact_pack(self.options, library)
         undo_merges = self.quiet_merge(make_exact) if self.options.merge else None
         packs = packs_of(self.options, library)
-        mixtures = pack_mixtures(self.model, library, packs.final, exact_pack(self.options, library))
-        swaps = pack_linears(self.model, packs.final, self.bypassed)
+        mixtures = pack_mixtures(self.model, library, packs.final, exact)
+        products = exact if self.options.quantize else packs.final
+        swaps = pack_latents(latents, products)
+        swaps += pack_linears(self.model, packs.final, self.proof.bypassed)
 
         def undo() -> None:
             undo_swaps(swaps)

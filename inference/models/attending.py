@@ -2,8 +2,8 @@
 
 Most of transformers' models call the attention that is registered under the name they are given. Older ones
 attend in a method of their own (GPT-J, GPT-Neo, CodeGen, GPT-NeoX Japanese, GPT), or in the middle of another
-one (Falcon, Bloom, MPT): for those something stands that computes the same from the same hidden states. Latent
-attention (latent.py) has something stand for the method that makes keys and values of latents.
+one (Falcon, Bloom, MPT): for those something stands that computes the same from the same hidden states. In
+latent attention (latent.py) something stands for what makes keys and values of latents.
 """
 
 from __future__ import annotations

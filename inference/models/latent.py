@@ -2,11 +2,12 @@
 
 Such a module makes the keys and values of all its heads of one latent for each token: of head h the key is
 [Wk_h latent, rotated], the value Wv_h latent, and `rotated` is the same for all. As a score is
-query_h . Wk_h latent = (Wk_h^T query_h) . latent, and a weighted sum of Wv_h latent is Wv_h times that of latents,
-all heads can attend to one key [latent, rotated], whose first numbers are its value: that is all the cache keeps.
+query_h . Wk_h latent = (Wk_h^T query_h) . latent, and a weighted sum of Wv_h latent is Wv_h times that of
+latents, all heads can attend to one key [latent, rotated], whose first numbers are its value: that is all the
+cache keeps.
 
-What changes in the model's code is one method, which makes keys and values of latents (`expand_kv`): it gives the
-latents themselves, and what is registered as attention multiplies its queries and results by `kv_b_proj`.
+What changes in the model's code is one method, which makes keys and values of latents (`expand_kv`): it gives
+the latents themselves, and what is registered as attention multiplies its queries and results by `kv_b_proj`.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from inference.models.weights import NarrowLinear
 from inference.shortage import is_shortage
 
 EXPANDS = "expand_kv"  # the method
-EXPANDED_BY = "kv_b_proj"  # the linear that it multiplies by
+LINEAR = "kv_b_proj"  # that it multiplies by
 _LATENT = "parley_latent"  # the attribute of a module that attends to latents, where ours attends
 _NEAR = 1e-4  # of the greatest number, in float32
 _TOKENS = 3  # that it is seen to expand
 
 
 class HeadProducts(Protocol):
-    """Products with each head's part of `kv_b_proj`, of (tokens, heads, n) each."""
+    """Products with each head's part of `kv_b_proj`."""
 
     def absorb(self, query: Tensor) -> Tensor:
-        """Return Wk_h^T query_h, (tokens, heads, rank), of (tokens, heads, nope)."""
+        """Return [Wk_h^T nope_h, rotated_h] of queries [nope_h, rotated_h], (tokens, heads, n) each."""
 
     def expand(self, found: Tensor) -> Tensor:
         """Return Wv_h found_h, (tokens, heads, value), of (tokens, heads, rank)."""
@@ -45,7 +46,7 @@ class Latent:
 
     def __init__(self, module: nn.Module, nope: int, value: int) -> None:
         """`nope`: of a head's key, the numbers that are made of the latent; `value`: a value's."""
-        linear: nn.Linear = getattr(module, EXPANDED_BY)
+        linear: nn.Linear = getattr(module, LINEAR)
         self._module = module
         self.nope = nope
         self.value = value
@@ -60,14 +61,12 @@ class Latent:
     @property
     def linear(self) -> nn.Module:
         """Return what multiplies latents, or stands for it."""
-        linear: nn.Module = getattr(self._module, EXPANDED_BY)
+        linear: nn.Module = getattr(self._module, LINEAR)
         return linear
 
     def absorb(self, query: Tensor) -> Tensor:
         """Return the queries of latents, (1, heads, tokens, rank + rotated), of the module's own."""
-        nope, rotated = query[..., : self.nope], query[..., self.nope :]
-        made = self._products().absorb(nope[0].transpose(0, 1)).transpose(0, 1)[None]
-        return torch.cat((made.to(rotated.dtype), rotated), -1)
+        return self._products().absorb(query[0].transpose(0, 1)).transpose(0, 1)[None]
 
     def expand(self, found: Tensor) -> Tensor:
         """Return each head's sum of values, (1, tokens, heads, value), of its sum of latents."""
@@ -93,7 +92,10 @@ class _TorchProducts:
         self._keys, self._values = latent.parts(weight)
 
     def absorb(self, query: Tensor) -> Tensor:
-        return torch.matmul(query.transpose(0, 1), self._keys.to(query.dtype)).transpose(0, 1)
+        nope, rotated = query.transpose(0, 1).split(
+            (self._keys.shape[1], query.shape[2] - self._keys.shape[1]), -1
+        )
+        return torch.cat((torch.matmul(nope, self._keys.to(query.dtype)), rotated), -1).transpose(0, 1)
 
     def expand(self, found: Tensor) -> Tensor:
         values = self._values.to(found.dtype).transpose(1, 2)
@@ -109,11 +111,11 @@ def weight_of(linear: nn.Module) -> Tensor:
 def find_latents(model: PreTrainedModel, expanded: Collection[str] = ()) -> list[Latent]:
     """Have a model's latent attention be over latents wherever ours attends, and return how.
 
-    Not that of modules in which a linear of the paths `expanded` makes keys and values: an adapter adds to it.
+    Not that of modules in which a linear of the paths `expanded` makes keys and values: adapters add to it.
     """
     found = []
     for path, module in model.named_modules():
-        latent = None if f"{path}.{EXPANDED_BY}" in expanded else _latent(module)
+        latent = None if f"{path}.{LINEAR}" in expanded else _latent(module)
         if latent is not None:
             vars(module)[_LATENT] = latent
             found.append(latent)
@@ -145,7 +147,7 @@ def stand_back(module: nn.Module) -> None:
 
 def _latent(module: Any) -> Latent | None:
     """Return how a module makes keys and values of latents, if that is what it was seen to do."""
-    method, linear = getattr(module, EXPANDS, None), getattr(module, EXPANDED_BY, None)
+    method, linear = getattr(module, EXPANDS, None), getattr(module, LINEAR, None)
     if not callable(method) or type(linear) not in LINEARS or linear.bias is not None:
         return None
     if len(inspect.signature(method).parameters) != 2:

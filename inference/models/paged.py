@@ -101,7 +101,7 @@ class _CacheLayer:
 def empty_pages(
     shape: LayerShape, blocks: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return a layer's keys and values (blocks, PAGE, kv_heads, dim); latent values are a view of the keys."""
+    """Return a layer's keys and values (blocks, PAGE, kv_heads, dim); latent values are part of the keys."""
     keys, values = (
         torch.empty(blocks, PAGE, shape.kv_heads, dim, dtype=dtype, device=device)
         for dim in (shape.key_dim, 0 if shape.latent else shape.value_dim)

@@ -19,11 +19,14 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Atten
 from inference.config import ModelConfig
 from inference.gpu.latents import HeadProjection
 from inference.gpu.levels import DeviceClimb
-from inference.levels.served import Served
+from inference.gpu.ops import torch_ops
+from inference.levels.served import Level, Served
+from inference.loading.level import Options, bring_up
 from inference.models.latent import EXPANDS
 from tests.engine.cores import Session, request
 from tests.engine.models import VOCABULARY, generate, make_model, prompts, save_model
 from tests.engine.test_device_path import config, said
+from tests.unit.inference.toy_models import toy
 
 PROMPTS = prompts(10, 40, 3, 25)
 TOKENS = 16
@@ -133,6 +136,17 @@ def test_bfloat16_is_served_over_latents(tmp_path: Path, served: list[Served]) -
     heard = session.run(crowd)
     assert all(len(heard.tokens(str(at))) == TOKENS for at in range(len(PROMPTS)))
     session.close()
+
+
+def test_no_big_weight_is_left_to_torch() -> None:
+    """By such a one no row's bits could be said to depend on that row alone."""
+    sizes = {"kv_lora_rank": 512, "q_lora_rank": 32, "qk_rope_head_dim": 16, "num_key_value_heads": 4}
+    model = toy("youtu", qk_nope_head_dim=256, v_head_dim=256, **sizes)
+    assert model.model.layers[0].self_attn.kv_b_proj.weight.numel() > 1_000_000
+    options = Options(library=None, ops=torch_ops(), dtype=torch.float32, max_total_tokens=64)
+    served = bring_up(model, options)
+    assert served.level is Level.PAGED_MERGED
+    assert not served.torch_heavy
 
 
 @pytest.mark.gpu

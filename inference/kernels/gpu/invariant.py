@@ -56,21 +56,21 @@ def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, out: Ten
     return result
 
 
-def invariant_heads(x: Tensor, weight: Tensor) -> Tensor:
+def invariant_heads(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return (M, H, N) of inputs (M, H, K) and each head's weight (H, N, K) of the same dtype.
 
-    Heads and weights may have any strides, but an input's numbers lie side by side.
+    They may have any strides, but numbers of an input's head, and of a result's, lie side by side.
     """
-    if x.stride(2) != 1:
+    if x.stride(2) != 1 or (out is not None and out.stride(2) != 1):
         raise ValueError("the numbers of a head must lie side by side; call contiguous() first")
     (rows, heads, inner), outputs = x.shape, weight.shape[1]
-    result = x.new_empty(rows, heads, outputs)
+    result = x.new_empty(rows, heads, outputs) if out is None else out
     if rows:
         block = block_of(outputs, inner, x.dtype)
         launch(
             _tile, (triton.cdiv(rows, block.rows) * triton.cdiv(outputs, block.outputs), heads),
             x, weight, x, result,
-            x.stride(0), *weight.stride()[1:], result.stride(0), x.stride(1), weight.stride(0), outputs,
+            x.stride(0), *weight.stride()[1:], result.stride(0), x.stride(1), weight.stride(0), result.stride(1),
             rows, outputs, inner,
             ROWS=block.rows, OUTPUTS=block.outputs, INNER=block.inner, GROUP=_GROUP,
             BIAS=False, WHOLE=inner % block.inner == 0, WIDEN=interpreted(),

@@ -110,6 +110,10 @@ def test_each_head_is_multiplied_by_its_own_weight() -> None:
     x, weight = numbers(5, 3, 24), numbers(3, 24, 10, seed=1).transpose(1, 2)
     wanted = torch.einsum("thk,hnk->thn", x.double(), weight.double())
     assert near(OPS.multiply_heads(x, weight), wanted, 1e-6)
+    wider = torch.full((5, 3, 12), torch.nan)
+    assert torch.equal(OPS.multiply_heads(x, weight, wider[..., :10]), wider[..., :10])
+    assert near(wider[..., :10], wanted, 1e-6)
+    assert wider[..., 10:].isnan().all()
 
 
 @pytest.mark.parametrize("start", [19, 3])

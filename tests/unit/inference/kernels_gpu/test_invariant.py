@@ -61,8 +61,11 @@ def test_each_head_has_a_weight_of_its_own(
 ) -> None:
     x = random(heads, rows, inner, dtype=dtype).transpose(0, 1)
     weight = random(heads, inner, outputs, dtype=dtype, seed=1).transpose(1, 2)
-    found = invariant_heads(x, weight if turned else weight.contiguous())
+    wider = torch.full((rows, heads, outputs + 3), torch.nan, device=DEVICE, dtype=dtype)
+    out = wider[..., :outputs] if turned else None
+    found = invariant_heads(x, weight if turned else weight.contiguous(), out=out)
     assert found.shape == (rows, heads, outputs)
+    assert wider[..., outputs:].isnan().all()
     for head in range(heads):
         assert_close(found[:, head], x[:, head], weight[head], None)
 
