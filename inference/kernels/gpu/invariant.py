@@ -70,8 +70,8 @@ def invariant_heads(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> 
         launch(
             _tile, (triton.cdiv(rows, block.rows) * triton.cdiv(outputs, block.outputs), heads),
             x, weight, x, result,
-            x.stride(0), *weight.stride()[1:], result.stride(0), x.stride(1), weight.stride(0), result.stride(1),
-            rows, outputs, inner,
+            x.stride(0), *weight.stride()[1:], result.stride(0),
+            x.stride(1), weight.stride(0), result.stride(1), rows, outputs, inner,
             ROWS=block.rows, OUTPUTS=block.outputs, INNER=block.inner, GROUP=_GROUP,
             BIAS=False, WHOLE=inner % block.inner == 0, WIDEN=interpreted(),
             num_warps=block.warps, num_stages=block.stages, enable_fp_fusion=True,
