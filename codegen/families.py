@@ -200,8 +200,8 @@ Qwen2's shapes were (docs/benchmarks.md). There `fused` means the
 same layers rebuilt over Triton's kernels, nine to twelve each, and steps of decodes replayed as CUDA graphs;
 there is no `native`: what isn't fused is `paged+merged` or `paged`, the model's own code over Triton's paged
 attention, linears, norms and mixtures' experts, in graphs as well where nothing in it waits for the device.
-Multi-head latent attention (DeepSeek V2 and V3, GLM-4.7-Flash, MiniCPM3, Youtu) keeps latents there, too, which
-kernels of its own read once for all heads; these were compiled for a Hopper, and have met no GPU yet
+Multi-head latent attention (DeepSeek V2 and V3, GLM-4.7-Flash, MiniCPM3, Youtu) keeps latents there, too,
+which kernels of its own read once for all heads; these were compiled for a Hopper, and have met no GPU yet
 (`--latent-cache false` keeps every head's keys and values). With
 `--native-kernels false` torch computes the same levels, without graphs. Bits are the same in any batch with
 `--deterministic` only.

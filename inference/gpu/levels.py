@@ -29,6 +29,7 @@ from inference.gpu.rehearsal import rehearse
 from inference.gpu.state_kernels import DeviceStateKernels
 from inference.gpu.swaps import put_modules_back
 from inference.levels.ladder import Attempt, Climb
+from inference.levels.latents import read_elsewhere
 from inference.levels.options import Options
 from inference.levels.served import FEW_BITS, Level, MakeModel, Served
 from inference.models.layers import OtherShape
@@ -98,7 +99,7 @@ class DeviceClimb(Climb):
         model, make_model = self.model, self._make_paged
         undo_merges = self.merge(lambda blocks: EagerRunner(make_model(blocks)))
         norms = swap_norms(model, self._ops, self.rebuilt) if self.options.fuse else []
-        swaps = pack_linears(model, self._swapped, self.bypassed)
+        swaps = pack_linears(model, self._swapped, read_elsewhere(self.proof, self.latents))
         # What adapters add to linears must be added to each
         mlps = swap_mlps(model) if self.options.fuse and self.options.adapters is None else []
         experts = swap_experts(model, self._experts, self.options.dtype) if self.options.group_experts else []

@@ -25,7 +25,10 @@ PROMPTS = prompts(9, 40, 17)
 TOKENS = 16
 NEVER = VOCABULARY + 1
 ATTENTION = dict.fromkeys(("llama", "stablelm", "qwen3_moe"), ("q_proj", "v_proj"))
-READ = {"mamba": ("in_proj", "out_proj")}  # of others its code reads the weights by itself
+READ = {  # of Mamba's others its code reads the weights by itself; with kv_b_proj's no latents are kept
+    "mamba": ("in_proj", "out_proj"),
+    "minicpm3": ("q_b_proj", "kv_a_proj_with_mqa", "o_proj"),
+}
 # A family of each level, what it is started with, and the level
 SERVED: dict[str, tuple[str, dict[str, Any], str]] = {
     "fused": ("llama", {}, "fused"),
@@ -37,6 +40,8 @@ SERVED: dict[str, tuple[str, dict[str, Any], str]] = {
     "mixture_that_shares_an_mlp": ("glm4_moe", {}, "fused"),
     "mixture_whose_gate_is_changed": ("qwen2_moe", {}, "native"),
     "mixture_not_fused": ("qwen3_moe", {"fuse_layers": False}, "native"),
+    "latents": ("minicpm3", {}, "native"),
+    "latents_that_are_expanded": ("deepseek_v3", {}, "native"),
     "turned": ("gpt2", {}, "native"),
     "torch": ("llama", {"native_kernels": False}, "paged+merged"),
     "states": ("qwen3_5_text", {}, "native"),
