@@ -189,6 +189,11 @@ convolutions are computed by the C extension, others by their own code. The pref
 end of each long prompt and text, and where others leave one. On a GPU those four are computed by Triton's
 kernels, at `paged+merged` or `paged`; models with others are `sequential` there.
 
+Multi-head latent attention (DeepSeek V2 and V3, Kimi K2, MiniCPM3, GLM-4.7-Flash and others) is computed at the
+packed levels over the latents that it makes keys and values of, and these are all that the cache has of
+a token. With `--latent-cache false`, and where an adapter adds to what makes the keys and values, each
+head's are kept.
+
 A level is taken only if it reproduces the model's own logits while it is loaded; `/info` and the log
 say which one was. *Bit-exact* means that tokens and log-probabilities have the same bits alone and in
 any batch, with prompts in pieces, after preemption and from the prefix cache; elsewhere the last bits
@@ -200,9 +205,7 @@ Qwen2's shapes were (docs/benchmarks.md). There `fused` means the
 same layers rebuilt over Triton's kernels, nine to twelve each, and steps of decodes replayed as CUDA graphs;
 there is no `native`: what isn't fused is `paged+merged` or `paged`, the model's own code over Triton's paged
 attention, linears, norms and mixtures' experts, in graphs as well where nothing in it waits for the device.
-Multi-head latent attention (DeepSeek V2 and V3, GLM-4.7-Flash, MiniCPM3, Youtu) keeps latents there, too,
-which kernels of its own read once for all heads; these were compiled for a Hopper, and have met no GPU yet
-(`--latent-cache false` keeps every head's keys and values). With
+The kernels for attention over latents were compiled for a Hopper, and have met no GPU yet. With
 `--native-kernels false` torch computes the same levels, without graphs. Bits are the same in any batch with
 `--deterministic` only.
 

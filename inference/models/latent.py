@@ -147,7 +147,8 @@ def stand_back(module: nn.Module) -> None:
 
 def _latent(module: Any) -> Latent | None:
     """Return how a module makes keys and values of latents, if that is what it was seen to do."""
-    method, linear = getattr(module, EXPANDS, None), getattr(module, LINEAR, None)
+    method: Any = getattr(module, EXPANDS, None)
+    linear: Any = getattr(module, LINEAR, None)
     if not callable(method) or type(linear) not in LINEARS or linear.bias is not None:
         return None
     if len(inspect.signature(method).parameters) != 2:

@@ -57,7 +57,7 @@ def test_attention_over_latents_gives_the_models_own_logits(
 
 def latents_elements(model: nn.Module) -> int:
     """Return how many numbers one layer keeps of a token."""
-    text: Any = model.config.get_text_config()  # type: ignore[operator]
+    text: Any = model.config.get_text_config()
     size: int = text.kv_lora_rank + text.qk_rope_head_dim
     return size
 
@@ -166,4 +166,4 @@ def test_what_is_packed_is_the_linear_again(library: Library) -> None:
     for swap in swaps:
         swap.undo()
     for latent, weight in zip(latents, weights, strict=True):
-        assert torch.equal(latent.linear.get_weight().float(), weight)  # type: ignore[operator]
+        assert torch.equal(latent.linear.get_weight().float(), weight)
