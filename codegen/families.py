@@ -189,10 +189,10 @@ convolutions are computed by the C extension, others by their own code. The pref
 end of each long prompt and text, and where others leave one. On a GPU those four are computed by Triton's
 kernels, at `paged+merged` or `paged`; models with others are `sequential` there.
 
-Multi-head latent attention (DeepSeek V2 and V3, Kimi K2, MiniCPM3, GLM-4.7-Flash and others) is computed at the
-packed levels over the latents that it makes keys and values of, and these are all that the cache has of
-a token. With `--latent-cache false`, and where an adapter adds to what makes the keys and values, each
-head's are kept.
+Multi-head latent attention (DeepSeek V2 and V3, Kimi K2, MiniCPM3, GLM-4.7-Flash and others) is computed at
+the packed levels over the latents that it makes keys and values of, and these are all that the cache has of a
+token. With `--latent-cache false`, and where an adapter adds to what makes the keys and values, each head's
+are kept.
 
 A level is taken only if it reproduces the model's own logits while it is loaded; `/info` and the log
 say which one was. *Bit-exact* means that tokens and log-probabilities have the same bits alone and in
