@@ -191,9 +191,9 @@ GPU those four are computed by Triton's kernels, at `paged+merged` or `paged`; m
 `sequential` there.
 
 Multi-head latent attention (DeepSeek V2 and V3, Kimi K2, MiniCPM3, GLM-4.7-Flash and others) is computed at
-the packed levels on a CPU over the latents that it makes keys and values of, and these are all that the cache
-has of a token. On a GPU, with `--latent-cache false`, and where an adapter adds to what makes the keys and
-values, each head's are kept.
+the packed levels over the latents that it makes keys and values of, and these are all that the cache has of a
+token. With `--latent-cache false`, and where an adapter adds to what makes the keys and values, each head's
+are kept.
 
 A level is taken only if it reproduces the model's own logits while it is loaded; `/info` and the log
 say which one was. *Bit-exact* means that tokens and log-probabilities have the same bits alone and in
@@ -206,8 +206,9 @@ Qwen2's shapes were (docs/benchmarks.md). There `fused` means the
 same layers rebuilt over Triton's kernels, nine to twelve each, and steps of decodes replayed as CUDA graphs;
 there is no `native`: what isn't fused is `paged+merged` or `paged`, the model's own code over Triton's paged
 attention, linears, norms and mixtures' experts, in graphs as well where nothing in it waits for the device.
-With `--native-kernels false` torch computes the same levels, without graphs. Bits are the same in any batch
-with `--deterministic` only.
+The kernels for attention over latents were compiled for a Hopper, and have met no GPU yet. With
+`--native-kernels false` torch computes the same levels, without graphs. Bits are the same in any batch with
+`--deterministic` only.
 
 | runs | families | bit-exact |
 |---|---|---|

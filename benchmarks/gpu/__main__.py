@@ -31,11 +31,11 @@ from typing import Any, NoReturn
 
 import torch
 
-from benchmarks.gpu import correct, experts, kernels, page, serving
+from benchmarks.gpu import correct, experts, kernels, latent, page, serving
 from benchmarks.gpu.baselines import beside, compare
 from benchmarks.gpu.ceilings import Ceilings, measure_ceilings
 from benchmarks.gpu.clock import Clock, OutOfTime
-from benchmarks.gpu.models import SHAPES, SMALL, HybridShape, Shape, free
+from benchmarks.gpu.models import LATENT, SHAPES, SMALL, SMALL_LATENT, HybridShape, Shape, free
 from benchmarks.gpu.record import Record, about, results_file
 from benchmarks.machine import cores
 
@@ -52,6 +52,7 @@ PARTS = (
     "linears",
     "4 bits",
     "experts",
+    "latent",
     "baseline",
     MODELS[4],
     "switches",
@@ -59,6 +60,7 @@ PARTS = (
 NEEDED = {  # seconds that a part must have left to be begun, when everything is measured
     "correct": 20, "ceilings": 10, "qwen2.5-0.5b": 25, "llama-3.1-8b": 60, "llama-3.2-1b": 25,
     "baseline": 40, "switches": 30, "attention": 10, "linears": 10, "4 bits": 10, "experts": 25,
+    "latent": 60,
     "qwen2.5-1.5b": 30, "qwen3.5-0.8b": 40,
 }  # fmt: skip
 SUITE_SECONDS = 540.0  # then the tests are ended, so that what has failed is still said
@@ -69,6 +71,7 @@ ENGINES = (
     "tests/engine/test_states.py",
     "tests/engine/test_device_quantised.py",
     "tests/engine/test_device_experts.py",
+    "tests/engine/test_device_latent.py",
 )
 
 
@@ -111,6 +114,11 @@ class Suite:
             rows = [1, 16] if self._cpu else [1, 8, 64, 512, 4096]
             mixtures = experts.TINY if self._cpu else experts.MIXTURES
             yield from experts.experts(mixtures, device, dtype, rows, self.ceilings, clock)
+        elif part == "latent":
+            heads, contexts = (latent.TINY, [40]) if self._cpu else (latent.HEADS, [512, 2048, 8192])
+            yield from latent.operations(heads, device, dtype, contexts, self.ceilings, clock)
+            mla = SMALL_LATENT if self._cpu else LATENT
+            yield from latent.serve(mla, device, dtype, sizes, self.ceilings, clock)
         elif part == "linears":
             rows = [1, 16] if self._cpu else [1, 8, 16, 256, 2048]
             for name in MODELS[:2]:

@@ -104,6 +104,23 @@ class HybridShape(Shape):
         return 4 * keeping * int(heads * keys * config["linear_value_head_dim"])
 
 
+class LatentShape(Shape):
+    """A model with multi-head latent attention."""
+
+    @property
+    def multiplied(self) -> int:
+        """Return the weights that a token is multiplied with."""
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(self.described, dtype=torch.bfloat16)
+        linears = (each for each in model.modules() if isinstance(each, torch.nn.Linear))
+        return sum(each.weight.numel() for each in linears)
+
+    @property
+    def kv_numbers(self) -> int:
+        """Return the numbers that a token puts into the cache: latents, whatever is kept of them."""
+        return self.layers * int(self.config["kv_lora_rank"] + self.config["qk_rope_head_dim"])
+
+
 def _spread(hidden: int) -> float:
     """Return the deviation of weights whose products with so many numbers have the gain."""
     return round(_GAIN / hidden**0.5, 5)
@@ -158,6 +175,20 @@ SHAPES = {
         },
     ),
 }
+# As Youtu-LLM: latent attention, and no experts
+LATENT = LatentShape("youtu", {
+    "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 32,
+    "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": 1536, "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "max_position_embeddings": 16384,
+    "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 0,
+    "initializer_range": _spread(2048),
+})  # fmt: skip
+SMALL_LATENT = LatentShape("youtu", {
+    "vocab_size": 512, "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 32,
+    "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 16, "max_position_embeddings": 4096,
+    "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 0,
+})  # fmt: skip
 SMALL = Shape("llama", {
     "vocab_size": 512, "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-5,

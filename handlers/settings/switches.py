@@ -26,8 +26,7 @@ class SwitchSettings(RequestSettings):
         "encoder in batches, where the results are the model's own", tgi=False)
     latent_cache: bool = row(True, boolean, SWITCHES,
         "keep in the KV cache, of models with multi-head latent attention (DeepSeek's and others), the "
-        "latents that all heads' keys and values are made of, a small part of these", tgi=False,
-        effect=effects.ON_CPU)
+        "latents that all heads' keys and values are made of, a small part of these", tgi=False)
     narrow_weights: bool = row(True, boolean, SWITCHES,
         "keep float32 weights on a CPU in 16 bits if none of them changes by that; saves memory",
         tgi=False, effect=effects.ON_CPU)

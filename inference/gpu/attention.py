@@ -76,6 +76,7 @@ class PagedModel:
             kv_heads=min((shape.kv_heads for shape in shapes), default=1),
             dim=max((max(shape.key_dim, shape.value_dim) for shape in shapes), default=1),
             itemsize=self.dtype.itemsize,
+            latent=bool(shapes) and all(shape.latent for shape in shapes),
         )
         self.batch: DeviceBatch | None = None  # while a forward pass runs
 
@@ -156,7 +157,7 @@ class _Layer:
         assert model is not None, "it is the model that runs the module"
         batch, cache, ops = model.batch, model.caches[self._index], model.ops
         assert batch is not None, "the model's forward sets it"
-        ops.write(key, value, batch.places, *cache)
+        ops.write(key, None if how.latent else value, batch.places, *cache)
         return ops.paged_attention(query, *cache, batch, how)
 
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence as Several
 import torch
 from torch import Tensor
 
-from inference.kv_cache.blocks import PAGE
-from inference.models.paged import LayerShape
+from inference.models.paged import LayerShape, empty_pages
 
 LayerCache = tuple[Tensor, Tensor]  # keys (pages, PAGE, kv_heads, dim), and values
 
@@ -18,10 +17,7 @@ def device_cache(
 ) -> list[LayerCache]:
     """Return each layer's keys and values in `blocks` pages and one more, which is nobody's.
 
-    The very last place is there for tokens that go nowhere: as an index, -1.
+    The very last place is there for tokens that go nowhere: as an index, -1. Latent values are a view of
+    the keys.
     """
-
-    def pages(heads: int, dim: int) -> Tensor:
-        return torch.empty(blocks + 1, PAGE, heads, dim, dtype=dtype, device=device)
-
-    return [(pages(each.kv_heads, each.key_dim), pages(each.kv_heads, each.value_dim)) for each in shapes]
+    return [empty_pages(each, blocks + 1, dtype, device) for each in shapes]

@@ -19,6 +19,7 @@ from inference.gpu.attention import PagedModel, swap_norms
 from inference.gpu.build import Stack, build_stack
 from inference.gpu.expert_ways import ExpertMultiplier
 from inference.gpu.experts import packed_experts, swap_experts
+from inference.gpu.latents import swap_projections
 from inference.gpu.linears import Multiplier, SwappedLinear, device_linear
 from inference.gpu.lora import DeviceAdapting
 from inference.gpu.mlps import swap_mlps
@@ -43,8 +44,6 @@ LOG = logging.getLogger(__name__)
 
 class DeviceClimb(Climb):
     """A model on a device on its way down."""
-
-    keeps_latents = False  # its kernels read values where those lie beside the keys
 
     def __init__(self, model: PreTrainedModel, options: Options, ops: Ops) -> None:
         super().__init__(model, options)
@@ -84,6 +83,19 @@ class DeviceClimb(Climb):
         """Return the model at one of the levels of its own code over paged attention."""
         if not self.packs_steps or not self._keeps_states():
             return None
+        projections = swap_projections(self.latents, self._ops, self.options.dtype)
+        served = self._paged()
+        if served is None:
+            undo_swaps(projections)
+            served = self._paged() if self.expand_latents() else None
+        if served is None:
+            self._forget_states()
+        if served is not None and self._adapts is not None and self.options.adapters is not None:
+            like = torch.empty(0, dtype=self.options.dtype, device=self.model.device)
+            self._adapts.wrap(self.model, self.options.adapters, self._multiply, like)
+        return served
+
+    def _paged(self) -> Served | None:
         model, make_model = self.model, self._make_paged
         undo_merges = self.merge(lambda blocks: EagerRunner(make_model(blocks)))
         norms = swap_norms(model, self._ops, self.rebuilt) if self.options.fuse else []
@@ -103,11 +115,6 @@ class DeviceClimb(Climb):
             if undo_merges:
                 undo_merges()
             served = self.serve(self._attempt(Level.PAGED, make_model))
-        if served is None:
-            self._forget_states()
-        if served is not None and self._adapts is not None and self.options.adapters is not None:
-            like = torch.empty(0, dtype=self.options.dtype, device=model.device)
-            self._adapts.wrap(model, self.options.adapters, self._multiply, like)
         return served
 
     def _make_paged(self, blocks: int) -> PagedModel:

@@ -39,6 +39,7 @@ class HeadShape:
     kv_heads: int
     dim: int  # of the widest keys or values
     itemsize: int  # bytes of a number
+    latent: bool = False  # all of them keep latents, see `Attention`
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +114,22 @@ class Ops(Protocol):
     ) -> Tensor:
         """Return the queries (T, H, D); keys and values go into the cache."""
 
-    def write(self, key: Tensor, value: Tensor, places: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Put (T, Hk, D) and (T, Hk, Dv) into the cache, for models that rotate by their own code."""
+    def write(self, key: Tensor, value: Tensor | None, places: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Put (T, Hk, D) and (T, Hk, Dv) into the cache, for models that rotate by their own code.
+
+        `value`: None where it is the beginning of the key, and `values` a view of `keys`.
+        """
 
     def paged_attention(
         self, query: Tensor, keys: Tensor, values: Tensor, batch: DeviceBatch, how: Attention
     ) -> Tensor:
         """Return (T, H, Dv) of queries (T, H, D); the step's own keys and values are in the cache."""
+
+    def multiply_heads(self, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return (T, H, N) of (T, H, K) and each head's own weight, (H, N, K) of any strides.
+
+        `out`: where to, numbers of a head side by side; None: anywhere.
+        """
 
     def gated(self, gate_up: Tensor, activation: str) -> Tensor:
         """Return activation(gate) * up, (T, I), of (T, 2 * I); "silu", "gelu_tanh" or "gelu"."""

@@ -74,10 +74,11 @@ class TorchOps:
         self.write(key, value, places, keys, values)
         return query
 
-    def write(self, key: Tensor, value: Tensor, places: Tensor, keys: Tensor, values: Tensor) -> None:
+    def write(self, key: Tensor, value: Tensor | None, places: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put keys and values into the cache; -1 is its last place."""
         for cache, new in ((keys, key), (values, value)):
-            cache.view(-1, *cache.shape[2:])[places] = new.to(cache.dtype)
+            if new is not None:
+                cache.view(-1, *cache.shape[2:])[places] = new.to(cache.dtype)
 
     def paged_attention(
         self, query: Tensor, keys: Tensor, values: Tensor, batch: DeviceBatch, how: Attention
@@ -98,6 +99,11 @@ class TorchOps:
             given = query[start:stop].transpose(0, 1)[None]
             parts.append(attend_padded(given, k, v, bias, how)[0].transpose(0, 1))
         return torch.cat(parts)
+
+    def multiply_heads(self, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return (T, H, N), all heads' products in one call."""
+        into = None if out is None else out.transpose(0, 1)
+        return torch.bmm(x.transpose(0, 1), weight.transpose(1, 2), out=into).transpose(0, 1)
 
     def gated(self, gate_up: Tensor, activation: str) -> Tensor:
         """Return (T, I)."""

@@ -21,7 +21,9 @@ from inference.kernels.gpu.convolution import convolve
 from inference.kernels.gpu.expert_linear import expert_linear
 from inference.kernels.gpu.expert_tiles import ExpertTile, expert_tiles, fixed_tile, preferred_tiles
 from inference.kernels.gpu.gated_linear import gated_linear, gated_tiles
-from inference.kernels.gpu.invariant import invariant_linear
+from inference.kernels.gpu.invariant import invariant_heads, invariant_linear
+from inference.kernels.gpu.latent import latent_attention
+from inference.kernels.gpu.latent_tiles import fixed_latent_tiles, latent_splits, latent_tile
 from inference.kernels.gpu.launching import overlap_kernels
 from inference.kernels.gpu.linear import MOST_ROWS, Tile, small_linear, tiles
 from inference.kernels.gpu.quantised_linear import MOST_ROWS as MOST_QUANTISED_ROWS
@@ -50,6 +52,10 @@ class TritonOps:
 
     def tile(self, heads: HeadShape, longest: int) -> int:
         """Return the queries of one program."""
+        if heads.latent:
+            return latent_tile(
+                heads.group, longest, itemsize=heads.itemsize, deterministic=self._deterministic
+            )
         return query_tile(
             heads.group * heads.kv_heads,
             heads.kv_heads,
@@ -63,6 +69,8 @@ class TritonOps:
         """Return 1 but for decodes that wouldn't fill the device."""
         if self._deterministic or longest > 1:
             return 1
+        if heads.latent:
+            return latent_splits(sequences, heads.group, _processors(), itemsize=heads.itemsize)
         return key_splits(sequences, heads.kv_heads, _processors(), dim=heads.dim, itemsize=heads.itemsize)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -109,7 +117,7 @@ class TritonOps:
             eps=eps,
         )
 
-    def write(self, key: Tensor, value: Tensor, places: Tensor, keys: Tensor, values: Tensor) -> None:
+    def write(self, key: Tensor, value: Tensor | None, places: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put keys and values into the cache."""
         rope.write(key, value, places, keys, values)
 
@@ -117,10 +125,20 @@ class TritonOps:
         self, query: Tensor, keys: Tensor, values: Tensor, batch: DeviceBatch, how: Attention
     ) -> Tensor:
         """Return (T, H, Dv)."""
+        if how.latent:
+            exact = fixed_latent_tiles(query.element_size()) if self._deterministic else None
+            return latent_attention(query, keys, values.shape[3], batch, how, tiles=exact)
         fixed = None
         if self._deterministic:
             fixed = deterministic_tiles(max(query.shape[2], values.shape[3]), query.element_size())
         return attention.paged_attention(query, keys, values, batch, how, tiles=fixed)
+
+    def multiply_heads(self, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return (T, H, N), by cuBLAS or in one order of sums."""
+        if self._deterministic:
+            return invariant_heads(x if x.stride(2) == 1 else x.contiguous(), weight, out=out)
+        into = None if out is None else out.transpose(0, 1)
+        return torch.bmm(x.transpose(0, 1), weight.transpose(1, 2), out=into).transpose(0, 1)
 
     def gated(self, gate_up: Tensor, activation: str) -> Tensor:
         """Return (T, I)."""

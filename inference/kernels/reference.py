@@ -63,6 +63,12 @@ class Attention:
     def __post_init__(self) -> None:
         assert self.slopes is None or self.softcap is None, "no model was seen that has both"
 
+    @property
+    def is_plain(self) -> bool:
+        """Return whether scores are scaled, and nothing else is done with them."""
+        features = (self.window, self.chunk, self.softcap, self.sinks, self.slopes)
+        return all(each is None for each in features)
+
     def with_slopes(self, bias: Tensor, distances: Tensor) -> Tensor:
         """Return what is added to scores, (n, 1, queries, keys), or (n, heads, queries, keys) with slopes.
 

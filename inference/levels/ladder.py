@@ -73,8 +73,6 @@ class Attempt:
 class Climb:
     """A model on its way down; subclasses are the ladders."""
 
-    keeps_latents = True  # what computes attention can have keys whose first numbers are the values
-
     def __init__(self, model: PreTrainedModel, options: Options) -> None:
         self.model = model
         self.options = options
@@ -83,7 +81,7 @@ class Climb:
         self.adapting = None if options.adapters is None else Adapting(options.adapters, model.device)
         leave_out(model, options.adapters, self.proof)
         self.reasons: list[str] = []  # of the levels that were left out
-        self.latents = choose_latents(model, options, can=self.keeps_latents)
+        self.latents = choose_latents(model, options)
         self._nearly = False  # one of them may have been left out for a matter of rounding
         layers = find_layers(model, options.max_total_tokens)
         self.probed, self.keeping = layers.attending, layers.keeping

@@ -14,12 +14,9 @@ from inference.models.latent import Latent, find_latents, forget_latents
 from inference.models.paged import Probed, use_paged_attention
 
 
-def choose_latents(model: PreTrainedModel, options: Options, *, can: bool) -> list[Latent]:
-    """Have latent attention keep latents alone, but for linears that adapters add to, and return it.
-
-    `can`: what computes attention can have keys whose first numbers are the values.
-    """
-    if not options.latents or not can:
+def choose_latents(model: PreTrainedModel, options: Options) -> list[Latent]:
+    """Have latent attention keep latents alone, but for linears that adapters add to, and return it."""
+    if not options.latents:
         return []
     return find_latents(model, () if options.adapters is None else options.adapters.paths)
 

@@ -121,7 +121,7 @@ class Source:
     @property
     def keeps_latents(self) -> bool:
         """Return whether latent attention keeps latents alone, where it is computed so."""
-        return self.config.latent_cache and not self.device_path
+        return self.config.latent_cache
 
     def _form(self, others: str) -> str:
         """Return in which form the weights are."""

@@ -238,7 +238,7 @@ def _go_over(
         page = upcoming.to(tl.int64)
         upcoming = tl.load(table + (token + KEYS) // PAGE, mask=token + KEYS < high, other=0)
         offset = token % PAGE
-        k = _fetch(
+        k = fetch(
             keys + (page * key_page + offset * key_token)[None, :] + d[:, None],
             there[None, :], (d < DIM)[:, None], MASKED, DIM < DIMS, WIDEN,
         )  # fmt: skip
@@ -262,7 +262,7 @@ def _go_over(
             weight = tl.exp2(score * outer - higher[:, None])
         fade = tl.exp2(peak - higher)
         total = total * fade + tl.sum(weight, 1)
-        x = _fetch(
+        x = fetch(
             values + (page * value_page + offset * value_token)[:, None] + v[None, :],
             there[:, None], (v < VALUE_DIM)[None, :], MASKED, VALUE_DIM < VALUES, WIDEN,
         )  # fmt: skip
@@ -274,9 +274,10 @@ def _go_over(
 
 
 @triton.jit
-def _fetch(
+def fetch(
     pointers, tokens, numbers, MASKED: tl.constexpr, PADDED: tl.constexpr, WIDEN: tl.constexpr
 ):  # fmt: skip
+    """Return what is at pointers, zeros where no token is or, if rows are PADDED, no number."""
     if MASKED and PADDED:
         x = tl.load(pointers, mask=tokens & numbers, other=0.0)
     elif MASKED:

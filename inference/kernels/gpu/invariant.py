@@ -1,4 +1,4 @@
-"""y = x @ weight.T + bias by one tile and one order of summation, whatever the number of rows.
+"""y = x @ weight.T + bias by one tile and one order of summation, whatever the number of rows; also of heads.
 
 A row's bits are then the same alone and in any batch, in a prompt's chunk and in a decode. The tile
 is a function of the weights' shape and dtype only; the kernel isn't specialised for the number of
@@ -48,9 +48,32 @@ def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, out: Ten
         launch(
             _tile, grid,
             x, weight, x if bias is None else bias, result,
-            x.stride(0), weight.stride(0), result.stride(0), rows, outputs, inner,
+            x.stride(0), *weight.stride(), result.stride(0), 0, 0, 0, rows, outputs, inner,
             ROWS=block.rows, OUTPUTS=block.outputs, INNER=block.inner, GROUP=_GROUP,
             BIAS=bias is not None, WHOLE=inner % block.inner == 0, WIDEN=interpreted(),
+            num_warps=block.warps, num_stages=block.stages, enable_fp_fusion=True,
+        )  # fmt: skip
+    return result
+
+
+def invariant_heads(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Return (M, H, N) of inputs (M, H, K) and each head's weight (H, N, K) of the same dtype.
+
+    They may have any strides, but numbers of an input's head, and of a result's, lie side by side.
+    """
+    if x.stride(2) != 1 or (out is not None and out.stride(2) != 1):
+        raise ValueError("the numbers of a head must lie side by side; call contiguous() first")
+    (rows, heads, inner), outputs = x.shape, weight.shape[1]
+    result = x.new_empty(rows, heads, outputs) if out is None else out
+    if rows:
+        block = block_of(outputs, inner, x.dtype)
+        launch(
+            _tile, (triton.cdiv(rows, block.rows) * triton.cdiv(outputs, block.outputs), heads),
+            x, weight, x, result,
+            x.stride(0), *weight.stride()[1:], result.stride(0),
+            x.stride(1), weight.stride(0), result.stride(1), rows, outputs, inner,
+            ROWS=block.rows, OUTPUTS=block.outputs, INNER=block.inner, GROUP=_GROUP,
+            BIAS=False, WHOLE=inner % block.inner == 0, WIDEN=interpreted(),
             num_warps=block.warps, num_stages=block.stages, enable_fp_fusion=True,
         )  # fmt: skip
     return result
@@ -68,7 +91,8 @@ def block_of(outputs: int, inner: int, dtype: torch.dtype) -> Block:
 
 @triton.jit(do_not_specialize=["rows"])
 def _tile(
-    x_ptr, weight_ptr, bias_ptr, out_ptr, x_stride, weight_stride, out_stride, rows, outputs, inner,
+    x_ptr, weight_ptr, bias_ptr, out_ptr, x_stride, weight_stride, weight_inner, out_stride,
+    x_head, weight_head, out_head, rows, outputs, inner,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INNER: tl.constexpr, GROUP: tl.constexpr, BIAS: tl.constexpr,
     WHOLE: tl.constexpr, WIDEN: tl.constexpr, OVERLAPS: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -80,23 +104,24 @@ def _tile(
     m = (group * GROUP + within % height) * ROWS + tl.arange(0, ROWS)
     n = within // height * OUTPUTS + tl.arange(0, OUTPUTS)
     k = tl.arange(0, INNER)
-    inputs = x_ptr + m.to(tl.int64)[:, None] * x_stride + k[None, :]
-    weights = weight_ptr + n.to(tl.int64)[None, :] * weight_stride + k[:, None]
+    head = tl.program_id(1).to(tl.int64)
+    inputs = x_ptr + head * x_head + m.to(tl.int64)[:, None] * x_stride + k[None, :]
+    weights = weight_ptr + head * weight_head + n.to(tl.int64)[None, :] * weight_stride
+    weights += k[:, None] * weight_inner
     total = tl.zeros([ROWS, OUTPUTS], dtype=tl.float32)
     for start in range(0, inner, INNER):
         if WHOLE:
             x = tl.load(inputs + start, mask=m[:, None] < rows, other=0.0)
-            w = tl.load(weights + start, mask=n[None, :] < outputs, other=0.0)
+            w = tl.load(weights + start * weight_inner, mask=n[None, :] < outputs, other=0.0)
         else:
             x = tl.load(inputs + start, mask=(m[:, None] < rows) & (start + k[None, :] < inner), other=0.0)
-            w = tl.load(
-                weights + start, mask=(n[None, :] < outputs) & (start + k[:, None] < inner), other=0.0
-            )
+            known = (n[None, :] < outputs) & (start + k[:, None] < inner)
+            w = tl.load(weights + start * weight_inner, mask=known, other=0.0)
         if WIDEN:
             x, w = x.to(tl.float32), w.to(tl.float32)
         total = tl.dot(x, w, total, input_precision="ieee")
     if BIAS:
         total += tl.load(bias_ptr + n, mask=n < outputs, other=0.0).to(tl.float32)[None, :]
     inside = (m[:, None] < rows) & (n[None, :] < outputs)
-    at = out_ptr + m.to(tl.int64)[:, None] * out_stride + n[None, :]
+    at = out_ptr + head * out_head + m.to(tl.int64)[:, None] * out_stride + n[None, :]
     tl.store(at, total.to(out_ptr.dtype.element_ty), mask=inside)

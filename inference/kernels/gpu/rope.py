@@ -64,9 +64,14 @@ def rope_and_write(
     return out
 
 
-def write(key: Tensor, value: Tensor, places: Tensor, keys: Tensor, values: Tensor) -> None:
-    """Put keys (T, Hk, D) and values (T, Hk, Dv) into the cache at places (T,) int64; -1: nowhere."""
+def write(key: Tensor, value: Tensor | None, places: Tensor, keys: Tensor, values: Tensor) -> None:
+    """Put keys (T, Hk, D) and values (T, Hk, Dv) into the cache at places (T,) int64; -1: nowhere.
+
+    `value`: None where it is the beginning of the key, and `values` a view of `keys`.
+    """
     for new, cache in ((key, keys), (value, values)):
+        if new is None:
+            continue
         assert new.stride(2) == cache.stride(3) == 1, "heads are contiguous"
         size = new.shape[1] * new.shape[2]
         launch(

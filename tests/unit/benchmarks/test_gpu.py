@@ -53,7 +53,7 @@ def test_all_of_it_runs_on_a_cpu_with_no_more_than_torch_and_transformers(result
     parts = results["parts"]
     assert set(parts) == {
         "correct", "ceilings", "qwen2.5-0.5b", "baseline", "switches", "attention", "linears", "4 bits",
-        "experts",
+        "experts", "latent",
     }  # fmt: skip
     assert [row["what"] for row in parts["qwen2.5-0.5b"]] == [
         "level", "decode", "decode", "prefill", "mixed", "shared prefix"

@@ -28,7 +28,6 @@ NEUTRAL = (  # what asks for nothing where there is nothing of the kind
 )
 OF_A_CPU = (
     ("--cpu-isa", "avx2"),
-    ("--no-latent-cache",),
     ("--no-narrow-weights",),
     ("--no-screen-head",),
     ("--no-prefault-cache",),

@@ -106,6 +106,31 @@ def test_without_a_rotation_heads_are_only_written() -> None:
     assert touched == [1, 2 * PAGE - 1]  # the last place is nobody's
 
 
+def test_each_head_is_multiplied_by_its_own_weight() -> None:
+    x, weight = numbers(5, 3, 24), numbers(3, 24, 10, seed=1).transpose(1, 2)
+    wanted = torch.einsum("thk,hnk->thn", x.double(), weight.double())
+    assert near(OPS.multiply_heads(x, weight), wanted, 1e-6)
+    wider = torch.full((5, 3, 12), torch.nan)
+    assert torch.equal(OPS.multiply_heads(x, weight, wider[..., :10]), wider[..., :10])
+    assert near(wider[..., :10], wanted, 1e-6)
+    assert wider[..., 10:].isnan().all()
+
+
+@pytest.mark.parametrize("start", [19, 3])
+def test_latents_lie_in_the_cache_once(start: int) -> None:
+    made = tokens(20, 4, 1, 24)
+    sequence = Tokens(made.query, made.key, made.key[..., :16])
+    keys = torch.full((3, PAGE, 1, 24), torch.nan)
+    table = torch.tensor([[1, 0]])
+    places = (table[0][:, None] * PAGE + torch.arange(PAGE)).flatten()[:20]
+    OPS.write(sequence.key, None, places, keys, keys[..., :16])
+    assert torch.equal(keys.flatten(0, 1)[places], sequence.key)
+    batch = Paper([sequence]).batch([(0, start, 20)], table)
+    how = Attention(scaling=0.2, latent=True)
+    found = OPS.paged_attention(sequence.query[start:], keys, keys[..., :16], batch, how)
+    assert near(found, expected(sequence, how)[start:], 1e-5)
+
+
 @dataclass(frozen=True, slots=True)
 class Paper:
     """Sequences in a cache that has NaN wherever nothing of theirs is."""

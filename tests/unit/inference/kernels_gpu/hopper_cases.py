@@ -18,6 +18,7 @@ from inference.kernels.gpu.slots import gather, scatter, settle
 from inference.kernels.gpu.tiles import deterministic_tiles, query_tile
 from inference.kernels.reference import Attention
 from tests.unit.inference.kernels_gpu.hopper_experts import EXPERTS
+from tests.unit.inference.kernels_gpu.hopper_latents import LATENTS
 from tests.unit.inference.kernels_gpu.hopper_rows import ROWS
 from tests.unit.inference.kernels_gpu.hopper_states import STATES
 
@@ -126,6 +127,7 @@ CASES: dict[str, Callable[[], object]] = {
     **ROWS,
     **STATES,
     **EXPERTS,
+    **LATENTS,
 }
 
 if __name__ == "__main__":

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from inference.gpu.batch import DeviceBatch
 from inference.kernels.gpu.attention import paged_attention
+from inference.kernels.gpu.latent import latent_attention
+from inference.kernels.gpu.latent_tiles import LatentTiles
 from inference.kernels.gpu.tiles import Tiles
 from inference.kernels.reference import Attention
 from inference.kv_cache.blocks import PAGE
-from tests.unit.inference.paged_attention import Pieces, Tokens, expected, page_count, page_table
+from tests.unit.inference.paged_attention import Pieces, Tokens, expected, page_count, page_table, tokens
 from tests.unit.inference.triton_device import DEVICE
 
 SMALL = Tiles(16, 4, 2)  # borders of blocks are soon reached, and the interpreter is quick
@@ -27,7 +29,7 @@ class Cut:
 
     tile: int = 1
     splits: int = 1
-    tiles: Tiles | None = SMALL
+    tiles: Tiles | LatentTiles | None = SMALL
 
 
 class Paper:
@@ -51,15 +53,7 @@ class Paper:
         """Return (T, H, Dv) of one step, in float64; pages before position `hidden` belong to others."""
         first = self.sequences[0]
         kind = {"device": DEVICE, "dtype": self.dtype}
-        keys, values = (
-            torch.full((self.blocks, PAGE, *each.shape[1:]), torch.nan, **kind)
-            for each in (first.key, first.value)
-        )
-        for index, _, stop in pieces:
-            if index >= 0:
-                places = self.places(index, stop)[hidden:].to(DEVICE)
-                keys.flatten(0, 1)[places] = self.sequences[index].key[hidden:stop].to(**kind)
-                values.flatten(0, 1)[places] = self.sequences[index].value[hidden:stop].to(**kind)
+        keys, values = self.filled(pieces, hidden)
         query = torch.cat(
             [self.sequences[index].query[start:stop] if index >= 0 else first.query[:1] * torch.nan
              for index, start, stop in pieces]
@@ -68,9 +62,41 @@ class Paper:
             how = replace(how, sinks=how.sinks.to(**kind))
         out = torch.full((*query.shape[:2], values.shape[3]), torch.inf, **kind)
         batch = self.batch(pieces, cut)
-        found = paged_attention(query.to(**kind), keys, values, batch, how, tiles=cut.tiles, out=out)
+        found = self._compute(query.to(**kind), keys, values, batch, how, cut, out)
         assert found.data_ptr() == out.data_ptr()
         return found.cpu().double()
+
+    def filled(self, pieces: Pieces, hidden: int = 0) -> tuple[Tensor, Tensor]:
+        """Return the cache with what the sequences of a step have in it, from position `hidden` on."""
+        kind = {"device": DEVICE, "dtype": self.dtype}
+        keys, values = self._empty_cache(self.sequences[0])
+        for index, _, stop in pieces:
+            if index >= 0:
+                places = self.places(index, stop)[hidden:].to(DEVICE)
+                keys.flatten(0, 1)[places] = self.sequences[index].key[hidden:stop].to(**kind)
+                values.flatten(0, 1)[places] = self.sequences[index].value[hidden:stop].to(**kind)
+        return keys, values
+
+    def _empty_cache(self, like: Tokens) -> tuple[Tensor, Tensor]:
+        kind = {"device": DEVICE, "dtype": self.dtype}
+        keys, values = (
+            torch.full((self.blocks, PAGE, *each.shape[1:]), torch.nan, **kind)
+            for each in (like.key, like.value)
+        )
+        return keys, values
+
+    def _compute(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        batch: DeviceBatch,
+        how: Attention,
+        cut: Cut,
+        out: Tensor,
+    ) -> Tensor:
+        assert cut.tiles is None or isinstance(cut.tiles, Tiles)
+        return paged_attention(query, keys, values, batch, how, tiles=cut.tiles, out=out)
 
     def places(self, index: int, stop: int) -> Tensor:
         """Return where the first `stop` tokens of a sequence are in the cache."""
@@ -108,6 +134,33 @@ class Paper:
         found, wanted = self.attend(pieces, how, cut), self.expected(pieces, how)
         error = (found - wanted).abs() / (wanted.abs() + 1)
         assert error.max() <= TOLERANCES[self.dtype]
+
+
+class LatentPaper(Paper):
+    """Sequences whose values are the first numbers of their keys, and are kept there."""
+
+    def _empty_cache(self, like: Tokens) -> tuple[Tensor, Tensor]:
+        keys, _ = super()._empty_cache(like)
+        return keys, keys[..., : like.value.shape[2]]
+
+    def _compute(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        batch: DeviceBatch,
+        how: Attention,
+        cut: Cut,
+        out: Tensor,
+    ) -> Tensor:
+        assert cut.tiles is None or isinstance(cut.tiles, LatentTiles)
+        return latent_attention(query, keys, values.shape[3], batch, how, tiles=cut.tiles, out=out)
+
+
+def latents(length: int, heads: int, latent: int, turned: int, seed: int = 0) -> Tokens:
+    """Return a random sequence of them."""
+    made = tokens(length, heads, 1, latent + turned, seed=seed)
+    return Tokens(made.query, made.key, made.key[..., :latent])
 
 
 def rounded(sequence: Tokens, dtype: torch.dtype) -> Tokens:

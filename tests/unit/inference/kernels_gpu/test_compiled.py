@@ -14,11 +14,15 @@ from inference.kernels.gpu.tiles import SHARED_BYTES
 from tests.unit.inference.kernels_gpu import record
 
 MOST_SPILLED = 16  # bytes, which no program feels: Triton 3.6 leaves 8 of one in float32, 3.9 none
-IN_CHUNKS = {"_prepare": 384, "_recur_in_chunks": 96}  # of heads of 256; of 128 it is 48 and none
+SPILLED = {  # at most, where it is more
+    **{"_prepare": 384, "_recur_in_chunks": 96},  # of heads of 256; of 128 it is 48 and none
+    "_attend_latents": 32,  # of what a loop over 64 keys at once keeps for its end
+}
 STATES = {"_find_places", "_convolve", "_recur", "_prepare", "_recur_in_chunks", "_scan_channels"}
 EXPERTS = {"_route", "_combine_experts", "_expert_pair", "_expert_tile", "_pair_of_blocks", "_tile_of_blocks"}
 KERNELS = {
-    *("_attend", "_merge", "_rotate_and_write", "_write", "_gather", "_scatter", "_settle"),
+    *("_attend", "_merge", "_attend_latents", "_merge_latents"),
+    *("_rotate_and_write", "_write", "_gather", "_scatter", "_settle"),
     *("_norm", "_gate", "_search", "_combine", "_row", "_add_parts", "_gated_row"),
     *("_scan", "_bound", "_collect", "_pick", "_walk"),
     *STATES,
@@ -50,7 +54,7 @@ def said(module: str, cache: Path, *arguments: str) -> list[str]:
 @pytest.mark.slow
 def test_no_step_waits_for_the_compiler_once_a_model_was_rehearsed(cache: Path) -> None:
     """Widths of tables, sizes of batches and lengths of prompts must be nothing to compile for."""
-    families = ["llama", "gemma2", "gpt2", "qwen3_5_text", "granitemoehybrid", "mixtral"]
+    families = ["llama", "gemma2", "gpt2", "qwen3_5_text", "granitemoehybrid", "mixtral", "youtu"]
     lines = said("hopper_steps", cache, *families)
     rehearsed = [re.fullmatch(r"(\w+): (\d+) rehearsed: (.*)", each) for each in lines[::2]]
     assert [each and each[1] for each in rehearsed] == families, lines
@@ -74,7 +78,7 @@ def test_the_compiler_takes_every_kernel_for_a_hopper(cache: Path) -> None:
     compiled = [each.groups() for each in found if each is not None]
     for kernel, shared, _, spilled, *_ in compiled:
         assert int(shared) <= SHARED_BYTES, kernel
-        assert int(spilled) <= IN_CHUNKS.get(kernel, MOST_SPILLED), kernel
+        assert int(spilled) <= SPILLED.get(kernel, MOST_SPILLED), kernel
     kernels = {kernel for kernel, *_ in compiled}
     assert int(together[1]) >= len(kernels)
     assert KERNELS <= kernels
@@ -83,7 +87,7 @@ def test_the_compiler_takes_every_kernel_for_a_hopper(cache: Path) -> None:
     assert STATES | EXPERTS <= early
     assert {"_search", "_combine", "_row", "_rows", "_add_parts", "_gated_row", "_gated_rows"} <= early
     by_tensor_cores = {kernel for kernel, *_, product in compiled if product in ("HGMMA", "HMMA")}
-    assert {"_attend", "_rows", "_gated_rows", "_tile"} <= by_tensor_cores
+    assert {"_attend", "_attend_latents", "_rows", "_gated_rows", "_tile"} <= by_tensor_cores
     assert {"_prepare", "_recur_in_chunks", "_expert_tile", "_tile_of_blocks"} <= by_tensor_cores
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from inference.kernels.gpu.invariant import block_of, invariant_linear
+from inference.kernels.gpu.invariant import block_of, invariant_heads, invariant_linear
 from tests.unit.inference.triton_device import DEVICE
 
 TOLERANCES = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # relative, of norms
@@ -52,6 +52,31 @@ def test_a_row_has_the_same_bits_in_any_batch(dtype: torch.dtype, inner: int) ->
     together = invariant_linear(x, weight, bias)
     for rows in (slice(0, 1), slice(3, 5), slice(60, 77), slice(149, 150)):
         assert torch.equal(invariant_linear(x[rows], weight, bias), together[rows])
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(1, 70), st.integers(1, 5), st.integers(1, 70), st.integers(1, 90), DTYPES, st.booleans())
+def test_each_head_has_a_weight_of_its_own(
+    rows: int, heads: int, outputs: int, inner: int, dtype: torch.dtype, turned: bool
+) -> None:
+    x = random(heads, rows, inner, dtype=dtype).transpose(0, 1)
+    weight = random(heads, inner, outputs, dtype=dtype, seed=1).transpose(1, 2)
+    wider = torch.full((rows, heads, outputs + 3), torch.nan, device=DEVICE, dtype=dtype)
+    out = wider[..., :outputs] if turned else None
+    found = invariant_heads(x, weight if turned else weight.contiguous(), out=out)
+    assert found.shape == (rows, heads, outputs)
+    assert wider[..., outputs:].isnan().all()
+    for head in range(heads):
+        assert_close(found[:, head], x[:, head], weight[head], None)
+
+
+def test_a_head_has_the_same_bits_in_any_batch() -> None:
+    x, weight = random(150, 3, 130, dtype=torch.bfloat16), random(3, 70, 130, dtype=torch.bfloat16, seed=1)
+    together = invariant_heads(x, weight)
+    for rows in (slice(0, 1), slice(3, 5), slice(60, 77), slice(149, 150)):
+        assert torch.equal(invariant_heads(x[rows], weight), together[rows])
+    with pytest.raises(ValueError, match="side by side"):
+        invariant_heads(x.transpose(1, 2), weight)
 
 
 def test_the_tile_is_chosen_by_the_weights_alone() -> None:

@@ -174,6 +174,14 @@ def test_keys_and_values_of_other_sizes_are_written_as_they_are(dtype: torch.dty
         assert 3 == int((~flat.isnan()).flatten(1).any(1).sum())
 
 
+def test_values_that_begin_keys_are_not_written_by_themselves() -> None:
+    key, places = torch.randn(3, 1, 40, device=DEVICE), torch.tensor([31, -1, 0], device=DEVICE)
+    keys = torch.full((2, PAGE, 1, 40), torch.nan, device=DEVICE)
+    write(key, None, places, keys, keys[..., :24])
+    assert torch.equal(key[[0, 2]], keys.flatten(0, 1)[[31, 0]])
+    assert 2 == int((~keys.isnan()).flatten(0, 1).flatten(1).any(1).sum())
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", list(TOLERANCES), ids=str)
 def test_real_sizes(dtype: torch.dtype) -> None:
