@@ -56,7 +56,7 @@ def test_torch_has_as_many_threads_as_before_when_all_are_done(threads: int) -> 
     def fail(number: int) -> None:
         raise ValueError(number)
 
-    with pytest.raises(ValueError, match="^1$"):
+    with pytest.raises(ValueError, match=r"^1$"):
         on_threads(fail, [1])
     assert on_threads(lambda number: number * 2, range(5)) == [0, 2, 4, 6, 8]
     with_one = on_threads(lambda number: torch.get_num_threads(), range(5))
