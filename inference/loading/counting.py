@@ -84,6 +84,15 @@ def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.de
     )
 
 
+def has_experts(described: PreTrainedConfig) -> bool:
+    """Return whether a model of transformers' own classes is a mixture of experts."""
+    own = model_class(described)
+    try:
+        return own is not None and any(map(expert_weights, numberless(own, described).modules()))
+    except Exception:  # it will fail again as the model is loaded, and be told then
+        return False
+
+
 def _beside_text(model: PreTrainedModel) -> set[int]:
     """Return the ids of the weights by which a model sees or hears, which stay as they are at level fused."""
     if model.config.get_text_config() is model.config or model.config.is_encoder_decoder:
