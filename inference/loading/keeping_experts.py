@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from inference.errors import ModelUnavailable
 from inference.models.file_names import FileNames
 from inference.models.quantised_experts import keep_expert_codes
 from inference.models.weights import expert_weights
@@ -118,10 +119,19 @@ def _read(experts: tuple[Names, ...], tensors: Mapping[str, Kept]) -> list[Codes
     def whole(names: Names) -> Codes:
         codes = [tensors[name].codes() for name in names]
         found = join(codes) or join([each.packable() for each in codes])  # groups may be of other sizes
-        assert found is not None, "their forms are alike"
+        if found is None:
+            raise ModelUnavailable(
+                f"{_listed(names)} of the files are parts of one expert, and in codes of different kinds "
+                f"or groups, which can't be one weight: start with --compress-weights false, which has them "
+                f"expanded, or give a model whose experts are quantised alike"
+            )
         return found
 
     return on_threads(whole, experts)
+
+
+def _listed(names: Names) -> str:
+    return " and ".join(f"`{name}`" for name in names)
 
 
 def _whole(
