@@ -72,9 +72,7 @@ def check_experts(name: str, directory: Path, model: PreTrainedModel, tensors: C
     names = FileNames(model)
     pieces = {each: piece for each in tensors if (piece := names.piece(each)) is not None}
     own = dict(model.named_parameters())
-    most = 1 + max(
-        (piece.expert for piece in pieces.values()), default=-1
-    )  # or config.json says other numbers
+    most = 1 + max((piece.expert for piece in pieces.values()), default=-1)  # of more, config.json alone says
     counts = {each.name: min(len(own[each.name]), most) for each in pieces.values() if each.name in own}
     known = {(piece.name, piece.expert, piece.part): each for each, piece in pieces.items()}
     lacking = {
