@@ -81,7 +81,5 @@ def test_it_is_told_by_its_name_and_its_path_below_the_directory(root: Path, lin
     with pytest.raises(AdapterRefused, match=damaged):
         allowed_files("a", "deep/one", str(given))
     (one / "adapter_config.json").write_text("[]")
-    with pytest.raises(
-        AdapterRefused, match=r"^The adapter `a` can.t be loaded: deep/one/adapter_con"
-    ):
+    with pytest.raises(AdapterRefused, match=r"^The adapter `a` can.t be loaded: deep/one/adapter_con"):
         allowed_files("a", "deep/one", str(given))
