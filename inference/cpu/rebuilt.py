@@ -1,4 +1,4 @@
-"""Decoder layers of Llama's shape rebuilt on the C extension, and compared with what the model's own did."""
+"""Decoder layers of known shapes rebuilt on the C extension, and compared with what the model's own did."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from inference.cpu.experts import NativeExperts
 from inference.kernels.native import Library, PackedLinear
@@ -85,6 +85,7 @@ class Layer:
     shape: StackShape
     rope: tuple[Rope, str] | None  # and how heads are rotated by it; None: they aren't
     share: LayerShare | None = None  # None: it is whole
+    parallel: bool = False  # attention and the MLP are beside each other
 
     def weights(self, cache: NativeCacheLayer, rotary: int | None) -> LayerWeights:
         """Return what a stack is made of; `rotary`: which of its rotations is this layer's."""
@@ -97,6 +98,7 @@ class Layer:
         assert qkv is not None, "each layer attends"
         assert out is not None, "and gives what it found"
         norms, how = self.parts.norms, self.probed.how
+        shares_norm = self.parallel and norms.before_mlp is None
         return LayerWeights(
             qkv=qkv,
             out=out,
@@ -106,15 +108,17 @@ class Layer:
             cache=cache,
             input_norm=norms.before_attention,
             attention_norm=norms.after_attention,
-            mid_norm=norms.before_mlp,
+            mid_norm=norms.before_attention if shares_norm else norms.before_mlp,
             mlp_norm=norms.after_mlp,
             query_norm=norms.query,
             key_norm=norms.key,
             window=how.window,
             chunk=how.chunk,
-            scaling=how.scaling,
+            scaling=how.scaling * self.parts.factor,
             sinks=how.sinks,
+            slopes=how.slopes,
             rotary=rotary,
+            parallel=self.parallel,
         )
 
     def low_ranks(self, adapter: AdapterLinears) -> AdapterLinears:
@@ -212,13 +216,14 @@ class Builder:
             eps=parts.norms.eps,
             activation=cast(Activation, parts.activation),
             interleaved=rotation.startswith("neighbours"),
-            scaling=self._probed.how.scaling,
+            scaling=self._probed.how.scaling * parts.factor,
             softcap=self._probed.how.softcap,
             residual=variant.residual,
+            centred=parts.norms.centred,
         )
         rope = self._trace.rope
         rotated = None if rotation == "none" or rope is None else (rope, rotation)
-        return Layer(parts, self._probed, packed, stack_shape, rotated)
+        return Layer(parts, self._probed, packed, stack_shape, rotated, parallel=variant.parallel)
 
     def _reproduces(self, layer: Layer) -> bool:
         """Return whether the layer makes of its trace's input what the model's own layer did."""
@@ -256,10 +261,21 @@ def make_table(rope: Rope, rotation: str, positions: int) -> RopeTable:
 def _put_back(linears: Linears, packed: NativeLinear) -> None:
     sizes = linears.sizes
     whole = packed.unpack()
+    if linears.order is not None:
+        whole = _reordered(whole, linears.order.argsort())
     biases = [None] * len(sizes) if whole.bias is None else whole.bias.split(sizes)
     for name, part, bias in zip(linears.names, _separate(whole, sizes), biases, strict=True):
         part.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         setattr(linears.parent, name, part)
+
+
+def _reordered(whole: nn.Linear, order: Tensor) -> nn.Linear:
+    """Return a linear with its outputs in another order."""
+    bias = None if whole.bias is None else whole.bias[order]
+    codes = codes_of(whole)
+    if codes is not None:
+        return make_quantised(codes.pick(order), bias)
+    return make_linear(whole.weight[order], bias)
 
 
 def _separate(whole: nn.Linear, sizes: list[int]) -> list[nn.Linear]:

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 from inference.encoded.proof import EncodedProof
 from inference.encoded.texts import EncodedRunner, Start, decoder_start
 from inference.errors import ModelUnavailable
+from inference.levels.exactness import is_heavy
 from inference.levels.in_float32 import in_float32
-from inference.levels.ladder import is_heavy
 from inference.levels.options import Options
 from inference.levels.packing import packs_of
 from inference.levels.proof import Verdict

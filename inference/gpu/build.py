@@ -108,7 +108,7 @@ def build_stack(
     A layer's linears are merged and its own freed before the next one's, so that the memory isn't
     doubled. `positions`: how many there can be.
     """
-    anatomy = read_model(model, probed, prompt, positions)
+    anatomy = read_model(model, probed, prompt, positions, llamas=True)
     built: list[Rebuilt] = []
     ropes: list[tuple[Rope, bool]] = []
     variant: Variant | None = None
@@ -154,7 +154,7 @@ class _Builder:
         """Return what reproduces the layer, trying `like` first; raise OtherShape."""
         trace = in_float32(self._trace)
         added = (trace.result - trace.given).norm()
-        for each in variants(trace, self._parts, like):
+        for each in variants(trace, self._parts, like, llamas=True):
             rotary = None if self.rope(each) is None else 0
             if (self._run(trace, each, rotary) - trace.result).norm() <= _NEAR * added:
                 return each

@@ -81,6 +81,7 @@ class _Shaping(ctypes.Structure):
         ("key_norm", ctypes.c_void_p),
         ("query_norm_size", ctypes.c_int64),
         ("key_norm_size", ctypes.c_int64),
+        ("centred", ctypes.c_int64),
         ("eps", ctypes.c_float),
     )
 

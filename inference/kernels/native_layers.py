@@ -6,7 +6,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -26,8 +26,8 @@ from inference.kernels.native_exchange import AddUp
 from inference.kernels.native_mixture import MixtureStruct, MixtureWeights
 from inference.kernels.reference import Attention
 
-Activation = Literal["silu", "gelu_tanh", "gelu"]
-_ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu_tanh", "gelu")  # in the order of layer.h
+Activation = Literal["silu", "gelu_tanh", "gelu", "squared_relu", "relu"]
+_ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)  # in the order of experts.h
 NO_MEMORY, NOT_ADDED = -1, -3  # what C returns
 _REDUCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_float), ctypes.c_int64)
 
@@ -48,19 +48,21 @@ class StackShape:
     interleaved: bool = False  # pairs are rotated, not halves
     softcap: float | None = None
     residual: float = 1.0  # what attention and the MLP give is multiplied by it
+    centred: bool = False  # all norms subtract the mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
     """One layer: x += attention(norm(x)); x += mlp(norm(x)), with norms where there are weights.
 
-    Norms are RMS norms in float32; their weights are what the normalised numbers are multiplied by
-    (1 + w where the module says so).
+    In parallel it is x += attention(norm(x)) + mlp(norm(x)). Norms are RMS norms in float32; their weights
+    are what the normalised numbers are multiplied by (1 + w where the module says so). Where the shape is
+    centred they are rows of two: weights, biases; those of queries and keys are then of each head.
     """
 
     qkv: PackedLinear  # hidden -> (heads + 2 * kv_heads) * head_dim
     out: PackedLinear
-    gate_up: PackedLinear | None  # hidden -> 2 * inner, the gates first; None: the mixture is all
+    gate_up: PackedLinear | None  # hidden -> 2 * inner, the gates first, or inner; None: the mixture is all
     down: PackedLinear | None
     cache: NativeCacheLayer
     mixture: MixtureWeights | None = None  # added to the MLP's results
@@ -74,7 +76,9 @@ class LayerWeights:
     chunk: int | None = None
     scaling: float | None = None  # None: the stack's
     sinks: Tensor | None = None  # (heads,)
+    slopes: Tensor | None = None  # (heads,): what a score loses by each token between query and key
     rotary: int | None = 0  # which of the step's rotary embeddings; None: no rotation
+    parallel: bool = False
 
     @property
     def linears(self) -> tuple[PackedLinear | None, ...]:
@@ -87,7 +91,7 @@ class _Layer(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down", "mixture")),
         *((name, ctypes.c_void_p) for name in ("input_norm", "mid_norm", "attention_norm", "mlp_norm")),
         *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm")),
-        *((name, ctypes.c_int64) for name in ("query_norm_size", "key_norm_size", "rotary")),
+        *((name, ctypes.c_int64) for name in ("query_norm_size", "key_norm_size", "rotary", "parallel")),
         ("how", AttentionStruct),
         ("cache", CacheStruct),
     )
@@ -96,7 +100,7 @@ class _Layer(ctypes.Structure):
 class _Shape(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("hidden", "heads", "kv_heads", "head_dim")),
-        *((name, ctypes.c_int64) for name in ("rotary_dim", "interleaved", "activation")),
+        *((name, ctypes.c_int64) for name in ("rotary_dim", "interleaved", "activation", "centred")),
         ("eps", ctypes.c_float),
         ("residual", ctypes.c_float),
     )
@@ -243,9 +247,10 @@ class NativeStack:
                 for n in (layer.input_norm, layer.mid_norm, layer.attention_norm, layer.mlp_norm)
             ),
             *(self._hold(norm) for norm in (layer.query_norm, layer.key_norm)),
-            *(0 if norm is None else norm.numel() for norm in (layer.query_norm, layer.key_norm)),
+            *(0 if norm is None else _width(norm, self.shape) for norm in (layer.query_norm, layer.key_norm)),
             -1 if layer.rotary is None else layer.rotary,
-            attention_struct(how, self._keep(layer.sinks)),
+            layer.parallel,
+            attention_struct(how, self._keep(layer.sinks), self._keep(layer.slopes)),
             layer.cache.struct,
         )
 
@@ -277,6 +282,7 @@ def _shape_struct(shape: StackShape) -> _Shape:
         shape.head_dim if shape.rotary_dim is None else shape.rotary_dim,
         shape.interleaved,
         _ACTIVATIONS.index(shape.activation),
+        shape.centred,
         shape.eps,
         shape.residual,
     )
@@ -295,10 +301,23 @@ def _check(layer: LayerWeights, shape: StackShape) -> None:
         shape.head_dim,
     )
     for norm in (layer.input_norm, layer.mid_norm, layer.attention_norm, layer.mlp_norm):
-        assert norm is None or norm.shape == (shape.hidden,), "a weight for each hidden number"
-    assert layer.query_norm is None or layer.query_norm.numel() in (shape.head_dim, queries)
-    assert layer.key_norm is None or layer.key_norm.numel() in (shape.head_dim, keys)
-    assert layer.sinks is None or layer.sinks.shape == (shape.heads,), "a sink for each head"
+        assert norm is None or norm.shape == norm_shape(shape), "a weight for each hidden number"
+    assert layer.query_norm is None or _width(layer.query_norm, shape) in (shape.head_dim, queries)
+    assert layer.key_norm is None or _width(layer.key_norm, shape) in (shape.head_dim, keys)
+    if shape.centred or layer.parallel:
+        assert layer.attention_norm is layer.mlp_norm is None, "what is given isn't normalised"
+    for each in (layer.sinks, layer.slopes):
+        assert each is None or each.shape == (shape.heads,), "a number for each head"
+
+
+def norm_shape(shape: StackShape) -> tuple[int, ...]:
+    """Return how the weights of norms of hidden numbers lie."""
+    return (2, shape.hidden) if shape.centred else (shape.hidden,)
+
+
+def _width(norm: Tensor, shape: StackShape) -> int:
+    """Return of how many numbers of queries or keys a norm has weights."""
+    return norm.numel() // 2 if shape.centred else norm.numel()
 
 
 def _check_mlp(layer: LayerWeights, shape: StackShape) -> None:
@@ -311,7 +330,8 @@ def _check_mlp(layer: LayerWeights, shape: StackShape) -> None:
         return
     inner = layer.down.k
     assert inner <= shape.inner, "no MLP has more inner numbers"
-    assert (layer.gate_up.n, layer.gate_up.k) == (2 * inner, shape.hidden), "gates and ups"
+    assert layer.gate_up.n in (inner, 2 * inner), "ups, or gates and ups"
+    assert layer.gate_up.k == shape.hidden, "it reads what the layer does"
     assert layer.down.n == shape.hidden, "the MLP's output"
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from inference.kernels.native import Library, PackedLinear, address
 from inference.kernels.native_attention import NativeStep, StepStruct
-from inference.kernels.native_layers import NativeStack
+from inference.kernels.native_layers import NativeStack, StackShape, norm_shape
 from inference.kernels.native_screen import Screen, ScreenStruct
 
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # enum Kind
@@ -31,11 +31,13 @@ class EndWeights:
 
     table: Tensor | PackedLinear  # (vocabulary, hidden); not of int8
     head: PackedLinear  # hidden -> vocabulary
-    norm: Tensor  # (hidden,): of an RMS norm, as in LayerWeights
+    norm: Tensor  # (hidden,), or (2, hidden): as in LayerWeights
     eps: float
     embedding_factor: float = 1.0
     head_factor: float = 1.0
     screen: Screen | None = None  # of the head
+    positions: Tensor | None = None  # (positions, hidden): added to what the embedding gives
+    first_norm: Tensor | None = None  # of what the layers are given, as theirs
 
 
 class Logits(NamedTuple):
@@ -60,6 +62,7 @@ class _Ends(ctypes.Structure):
         *((name, ctypes.c_float) for name in ("eps", "embedding_factor", "head_factor")),
         ("screen", ctypes.POINTER(ScreenStruct)),
         ("trims", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("positions", "first_norm")),
     )
 
 
@@ -145,7 +148,8 @@ class NativeModel:
         self._stack = stack
         self._run = _declare(library.functions).parley_model_run
         self._columns = ends.head.n
-        self._ends, self._held = _ends_struct(ends, stack.shape.hidden, trims)
+        self._ends, self._held = _ends_struct(ends, stack.shape, trims)
+        self._positions = 1 << 62 if ends.positions is None else len(ends.positions)
         self._screens = ends.screen is not None
         self._rest = 0  # steps until it is tried again
         self._part_bytes = library.functions.parley_row_scratch(1, self._columns)
@@ -183,6 +187,7 @@ class NativeModel:
             assert (np.diff(rows, prepend=-1) > 0).all(), "rows are of the step's tokens, and rise"
             self._rows, self._last_row = rows, int(rows.max(initial=-1))
         assert self._last_row < step.tokens, "rows are of the step's tokens"
+        assert step.last < self._positions, "a row is added for each position"
         last = step.tokens - 1 if by_row else step.last
         if self._rotations is None or not self._rotations.holds(cos, sin, last):
             self._stack.check_tables(cos, sin, last)
@@ -241,11 +246,19 @@ def _integers(column: NDArray[np.int64]) -> int:
     return at
 
 
-def _ends_struct(ends: EndWeights, hidden: int, trims: bool) -> tuple[_Ends, tuple[object, ...]]:
+def _ends_struct(ends: EndWeights, shape: StackShape, trims: bool) -> tuple[_Ends, tuple[object, ...]]:
     """Return the struct, and what it points to."""
+    hidden = shape.hidden
     assert ends.head.k == hidden, "the head reads what the layers give"
-    assert ends.norm.shape == (hidden,), "a weight for each hidden number"
-    norm, table, packed, kind = ends.norm.detach().float().contiguous(), None, None, 0
+    assert ends.positions is None or ends.positions.shape[1] == hidden, "a row for each position"
+    for each in (ends.norm, ends.first_norm):
+        assert each is None or each.shape == norm_shape(shape), "a weight for each hidden number"
+    table, packed, kind = None, None, 0
+    norm, positions, first_norm = (
+        None if each is None else each.detach().float().contiguous()
+        for each in (ends.norm, ends.positions, ends.first_norm)
+    )
+    assert norm is not None, "what the head reads is normalised"
     if isinstance(ends.table, PackedLinear):
         assert ends.table.k == hidden, "a hidden number for each column of the table"
         packed, vocabulary = ctypes.addressof(ends.table.struct), ends.table.n
@@ -259,8 +272,9 @@ def _ends_struct(ends: EndWeights, hidden: int, trims: bool) -> tuple[_Ends, tup
         *(ctypes.addressof(ends.head.struct), norm.data_ptr()),
         *(ends.eps, ends.embedding_factor, ends.head_factor),
         *(screen, trims),
+        *(None if each is None else each.data_ptr() for each in (positions, first_norm)),
     )
-    return struct, (ends, norm, table)
+    return struct, (ends, norm, table, positions, first_norm)
 
 
 def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -20,8 +20,9 @@ from transformers import PreTrainedModel
 from inference.cpu.batched import BatchedRunner, Part, find_parts
 from inference.cpu.runner import SequentialRunner
 from inference.errors import ModelUnavailable
-from inference.files.adapters import MERGE, refused
 from inference.kernels.state_parts import StateKernels
+from inference.levels.adapted import leave_out
+from inference.levels.exactness import is_heavy, same_bits
 from inference.levels.options import Options
 from inference.levels.packable import changes_with_others, find_layers
 from inference.levels.proof import PROOF_BLOCKS, Proof, Verdict, is_small
@@ -37,9 +38,10 @@ from inference.levels.proof_steps import (
 from inference.levels.served import Level, MakeModel, MakeRunner, Served
 from inference.models.attending import attend_by
 from inference.models.fuse import merge_linears
-from inference.models.linears import NativeLinear, Packed, make_linear
-from inference.models.lora import USELESS, Adapters, Adapting, MakeLinear, Multiply
+from inference.models.linears import Packed, make_linear
+from inference.models.lora import Adapting, MakeLinear, Multiply
 from inference.models.share import kept_by_all
+from inference.models.trace import eager_attention
 from inference.planning.positions import changing_length
 from inference.recurrent.cache import StateCache, put_back
 from inference.recurrent.modules import StateModule, rebuild
@@ -50,8 +52,6 @@ if TYPE_CHECKING:
     from inference.vision.eyes import Eyes
 
 LOG = logging.getLogger(__name__)
-
-_HEAVY = 1_000_000  # numbers of a parameter that torch computes with: from here on its threads pay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +78,9 @@ class Climb:
         self.proof = _proof(model, options)
         self.proof.require_numbers()
         self.adapting = None if options.adapters is None else Adapting(options.adapters, model.device)
-        _leave_out(model, options.adapters, self.proof)
+        leave_out(model, options.adapters, self.proof)
         self.reasons: list[str] = []  # of the levels that were left out
+        self._nearly = False  # one of them may have been left out for a matter of rounding
         layers = find_layers(model, options.max_total_tokens)
         self.probed, self.keeping = layers.attending, layers.keeping
         self.rebuilt: dict[nn.Module, StateModule] = {}  # what keeps states, but for its own code
@@ -104,6 +105,34 @@ class Climb:
         """Return what sees; None if nothing does."""
         return None if self.options.vision is None else self.options.vision.eyes
 
+    def first(self, *ways: Callable[[], Served | None]) -> Served | None:
+        """Return the model at the first level that holds, best first.
+
+        Where one nearly does, it is seen how much the model's own code rounds away, and tried again.
+        """
+        for way in ways:
+            known, self._nearly = len(self.reasons), False
+            served = way()
+            if served is None and self._nearly and self._allow_for_rounding():
+                del self.reasons[known:]
+                served = way()
+            if served is not None:
+                return served
+        return None
+
+    def _allow_for_rounding(self) -> bool:
+        try:
+            with eager_attention(self.model):
+                more = self.proof.allow_for_rounding(self.model)
+        except Exception as error:  # its own code runs, but not all of it may be given back
+            if is_shortage(error):
+                raise  # as in Proof.judge
+            LOG.debug("It isn't known how a model rounds", exc_info=True)
+            return False
+        if more:
+            LOG.info("Logits may be off by %.1e, as the model's own are by rounding", self.proof.tolerance)
+        return more
+
     def serve(self, attempt: Attempt) -> Served | None:
         """Return the model at a level if it reproduces its logits there, else note why not."""
         verdict = self._check(attempt, packed_steps)
@@ -111,6 +140,7 @@ class Climb:
         failed = next((each for each in chain([verdict], others) if not each.holds), None)
         if failed is None:
             return self._served(attempt, verdict)
+        self._nearly |= failed.nearly
         why = failed.complaint or f"it doesn't reproduce its logits: {failed.error:.1e} off"
         reason = f"level {attempt.level} can't be used in it ({why})"
         if reason not in self.reasons:  # it may be tried in two ways
@@ -211,17 +241,6 @@ class Climb:
         if self.adapting is not None:
             self.adapting.wrap(self.model, make or self._plain)
 
-    def check_adapters(self, served: Served) -> None:
-        """Raise ModelUnavailable if an adapter can't be used at the level that was found."""
-        if self.options.adapters is None:
-            return
-        runner = served.make_runner(PROOF_BLOCKS)
-        for place, name in enumerate(self.options.adapters.names):
-            steps = packed_steps if served.level.chunked else sequential_steps
-            complaint = self.proof.try_adapter(runner, place, steps)
-            if complaint:
-                raise refused(name, f"{complaint}: {MERGE}")
-
     def check_vision(self, served: Served, *, rounded: bool = False) -> None:
         """Have images refused if they can't be computed at the level that was found."""
         if self.options.vision is not None:
@@ -246,9 +265,15 @@ class Climb:
             )
             return
         self.rebuilt = rebuild(self.keeping, kernels)
-        if self.rebuilt and not self.measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
+        if self.rebuilt and not self.holds(make_exact):
             self.reasons.append(f"{whose} doesn't reproduce its layers that keep a state")
             self.rebuilt = {}
+
+    def holds(self, make_exact: MakeRunner) -> bool:
+        """Return whether what computes exactly reproduces the logits; the level itself may nearly do so."""
+        verdict = self.measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps)
+        self._nearly |= verdict.nearly
+        return verdict.holds
 
     def measure(self) -> Proof:
         """Return what says whether the model as it is now is computed exactly."""
@@ -289,7 +314,7 @@ class Climb:
             level=attempt.level,
             reason="; ".join(self.reasons),
             verdict=replace(verdict, logits=None),  # they are big
-            exact=bool(others) and not (heavy or sums) and all(_same_bits(each, verdict) for each in others),
+            exact=bool(others) and not (heavy or sums) and all(same_bits(each, verdict) for each in others),
             vocabulary=self.proof.columns,
             kv_bytes=elements * attempt.kv_dtype.itemsize,
             state_bytes=self._state_bytes() if paged else 0,
@@ -312,35 +337,3 @@ def _proof(model: PreTrainedModel, options: Options) -> Proof:
         raise ModelUnavailable(
             f"The model can't be served: its own code takes no text alone ({type(error).__name__}: {error})"
         ) from error
-
-
-def _leave_out(model: nn.Module, adapters: Adapters | None, proof: Proof) -> None:
-    """Have adapters add nothing to linears that text doesn't come through: an image's rows are no tokens.
-
-    Raises ModelUnavailable for one that adds to no others.
-    """
-    for name, ranks in () if adapters is None else zip(adapters.names, adapters.low_ranks, strict=True):
-        idle = [path for path in ranks if model.get_submodule(path) in proof.idle]
-        if idle and len(idle) == len(ranks):
-            raise refused(name, USELESS)
-        if idle:
-            LOG.warning("The adapter %s adds to %d linears that text doesn't come through", name, len(idle))
-        for path in idle:
-            del ranks[path]
-
-
-def _same_bits(one: Verdict, other: Verdict) -> bool:
-    if one.logits is None or other.logits is None:
-        return False
-    return torch.equal(one.logits, other.logits)
-
-
-def is_heavy(model: PreTrainedModel, idle: Collection[nn.Module]) -> bool:
-    """Return whether torch itself multiplies with big parameters; what sees or hears is `idle`."""
-    tables = {id(model.get_input_embeddings().weight)}
-    return any(
-        parameter.dim() > 1 and parameter.numel() > _HEAVY and id(parameter) not in tables
-        for module in model.modules()
-        if not isinstance(module, NativeLinear) and module not in idle
-        for parameter in module.parameters(recurse=False)
-    )

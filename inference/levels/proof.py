@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from inference.errors import ModelUnavailable
 from inference.kv_cache.blocks import blocks_for
+from inference.levels.noise import MASKED, apart, leaves, moving, noise_of_pieces
 from inference.levels.proof_steps import Steps
 from inference.models.weights import asking_for_weights
 from inference.planning.positions import ENDLESS, first_position
-from inference.recurrent.layers import cache_parameter
 from inference.sequences.computing import Runner
 from inference.sequences.state import Chunk, Decodes, Sequence, SlotTable, pack
 from inference.shortage import is_shortage
@@ -29,6 +29,7 @@ from inference.types import CoreRequest, LogprobsMode, Sampling
 LOG = logging.getLogger(__name__)
 
 _TOLERANCE = 1e-4  # of the largest logit, in float32
+_FLOAT_TIMES, _MOST_FLOAT_NOISE = 20.0, 1e-2  # of what is off where all is off by a rounding, up to this
 _NOISE = {torch.float16: 1e-2, torch.bfloat16: 5e-2}  # of a position's logits: what 16 bits round away
 _OWN_TIMES, _MOST_NOISE = 3.0, 0.15  # of what its own code differs from itself, up to this
 _AGREED = 0.9  # of the positions whose likeliest token isn't a matter of rounding
@@ -37,8 +38,6 @@ PROOF_BLOCKS = 8
 _BLOCKS = ([7, 2, 0, 5, 3, 6], [4, 1])  # of the two prompts: out of order
 _PAGES = len(_BLOCKS[0])
 _LEAST = (5, 4)  # tokens of the prompts: fewer can't be cut as the steps do
-_MASKED = -1e8  # a logit below it is none: models hide tokens by -inf, or by a type's least number
-_NOISE_TOKENS = 24  # by which it is seen how a model rounds
 _SMALL = 300_000_000  # parameters of a model for which longer prompts take no time worth mentioning
 
 
@@ -49,6 +48,7 @@ class Verdict:
     holds: bool
     error: float  # the norm of the difference, as a part of the logits' norm; infinite if it raised
     complaint: str = ""  # what it raised, or that it hides other tokens
+    nearly: bool = False  # it doesn't hold, and it may be a matter of how float32 is rounded
     logits: Tensor | None = None  # (tokens, vocabulary), whatever order they were computed in
 
 
@@ -65,7 +65,8 @@ class Proof:
         # What 16 bits round away of some models is more: of those that keep a state, above all
         own = self._own_noise(model) if dtype in _NOISE else 0.0
         self._noise = max(_NOISE[dtype], min(_OWN_TIMES * own, _MOST_NOISE)) if dtype in _NOISE else None
-        self._masked = max(_MASKED, 0.9 * torch.finfo(dtype).min)
+        self.tolerance = _TOLERANCE
+        self._masked = max(MASKED, 0.9 * torch.finfo(dtype).min)
 
     @property
     def finite(self) -> bool:
@@ -121,9 +122,11 @@ class Proof:
         elif noise is not None:
             near = error <= ROUNDED and _differ_by_noise(found, expected, compared, noise)
         else:
-            near = bool(difference.abs().max() <= _TOLERANCE * own.abs().max())
+            near = bool(difference.abs().max() <= self.tolerance * own.abs().max())
         complaint = "it hides other tokens than the model's own code" if hides_others and near else ""
-        return Verdict(near and not hides_others, error, complaint, logits=found)
+        exactly = not rounded and noise is None
+        nearly = exactly and not (near or hides_others) and error <= _MOST_FLOAT_NOISE
+        return Verdict(near and not hides_others, error, complaint, nearly, logits=found)
 
     def try_adapter(self, runner: Runner[Tensor], adapter: int, steps: Steps) -> str:
         """Run a runner by an adapter, on prompts and in steps; return what is wrong, "" if nothing is."""
@@ -152,26 +155,40 @@ class Proof:
             raise ValueError(f"its logits of {len(prompt)} tokens have the shape {tuple(logits.shape)}")
         return logits
 
+    def allow_for_rounding(self, model: PreTrainedModel) -> bool:
+        """Allow for what the model's own code rounds away of float32; return whether more is allowed by that.
+
+        Of most models that is a hundredth of what is allowed at first. Where roundings grow from layer to
+        layer, whoever adds up in another order is further off, and so is the model's own code of itself.
+        The model has to be as it was, as its own code is what is run. Positions are counted by their median:
+        where two experts are nearly equal, rounding decides which of them a token goes to.
+        """
+        if self._noise is not None:
+            return False
+        with moving(leaves(model)):
+            own = apart(self._own_logits(model, self.prompts[0]), self._expected[0])
+        allowed = max(self.tolerance, min(_FLOAT_TIMES * own, _MOST_FLOAT_NOISE))
+        more, self.tolerance = allowed > self.tolerance, allowed
+        return more
+
     def _own_noise(self, model: PreTrainedModel) -> float:
         """Return how far the model's own code is off itself, by the larger of two ways to see it.
 
         One is to have it compute a prompt token by token. Where a CPU or GPU rounds in one way whatever the
         shape, that shows little; the other is to move what it is given by as much as one rounding does.
         """
-        pieces = _noise_of_pieces(model, self.prompts[0], self._expected[0])
+        pieces = noise_of_pieces(model, self.prompts[0], self._expected[0])
         return max(pieces, self._noise_of_rounding(model))
 
     def _noise_of_rounding(self, model: PreTrainedModel) -> float:
         """Return how far its logits are off when its embeddings are, at random, by up to a rounding."""
-        hook = model.get_input_embeddings().register_forward_hook(_moves())
         try:
-            return _apart(self._own_logits(model, self.prompts[0]), self._expected[0])
+            with moving([model.get_input_embeddings()]):
+                return apart(self._own_logits(model, self.prompts[0]), self._expected[0])
         except torch.OutOfMemoryError:
             raise
         except Exception:  # what gives the embeddings may give anything
             return 0.0
-        finally:
-            hook.remove()
 
     def run(self, runner: Runner[Tensor]) -> None:
         """Run a runner once, on whole prompts."""
@@ -260,46 +277,6 @@ def scored_request(
         prompt_logprobs=scored,
         adapter=adapter,
     )
-
-
-def _moves() -> Callable[[nn.Module, object, Tensor], Tensor]:
-    """Return a hook that moves what a module gives, at random, by up to a rounding of each number."""
-    generator = torch.Generator().manual_seed(0)
-
-    def move(_: nn.Module, __: object, given: Tensor) -> Tensor:
-        if not given.is_floating_point():
-            return given
-        by = torch.rand(given.shape, generator=generator).to(given.device) - 0.5
-        return (given.float() * (1 + torch.finfo(given.dtype).eps * by)).to(given.dtype)
-
-    return move
-
-
-@torch.inference_mode()
-def _noise_of_pieces(model: PreTrainedModel, prompt: NDArray[np.int64], expected: Tensor) -> float:
-    """Return how far a prompt's logits are off when the model's own code is given it token by token.
-
-    Nothing if that can't be done.
-    """
-    ids = torch.from_numpy(prompt[:_NOISE_TOKENS])[None].to(model.device)
-    try:
-        cache = {cache_parameter(model): DynamicCache(config=model.config.get_text_config())}
-        found = [model(input_ids=each, use_cache=True, **cache).logits[0] for each in ids.split(1, 1)]
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # any model's code may take no such cache
-        LOG.debug("It isn't known how a model rounds: %s", error)
-        return 0.0
-    logits = torch.cat(found).float()
-    return _apart(logits, expected[: len(logits)])
-
-
-def _apart(logits: Tensor, expected: Tensor) -> float:
-    """Return the difference of logits (positions, vocabulary) as a part of their norm, the median of them."""
-    shown = (expected > _MASKED) & (logits > _MASKED)
-    difference, own = (each.where(shown, 0) for each in (logits - expected, logits))
-    noise = float((difference.norm(dim=-1) / own.norm(dim=-1)).median())
-    return noise if math.isfinite(noise) else 0.0
 
 
 @contextmanager

@@ -22,12 +22,12 @@ from inference.errors import ModelUnavailable
 from inference.gpu.levels import DeviceClimb
 from inference.kernels.native import Library
 from inference.kernels.native_recurrence import NativeStates
+from inference.levels.adapted import check_adapters
 from inference.levels.ladder import Attempt, Climb
 from inference.levels.later import LaterAdapters
 from inference.levels.options import Options
 from inference.levels.packing import exact_pack, packs_of
 from inference.levels.proof import PROOF_BLOCKS, Proof
-from inference.levels.proof_steps import packed_steps
 from inference.levels.served import Level, MakeRunner, Served
 from inference.models.layers import OtherShape
 from inference.models.linears import (
@@ -63,14 +63,15 @@ def bring_up(model: PreTrainedModel, options: Options) -> Served:
     restore_decays(model)
     if options.ops is not None:
         climb = device = DeviceClimb(model, options, options.ops)
-        served = device.fused() or device.paged() or device.sequential()
+        served = device.first(device.fused, device.paged) or device.sequential()
     elif options.group is not None:
         climb = host = _NativeClimb(model, options)
-        served = host.fused() or host.refuse_shards(options.group)
+        served = host.first(host.fused) or host.refuse_shards(options.group)
     else:
         climb = host = _NativeClimb(model, options)
-        served = host.fused() or host.native() or host.paged() or host.batched() or host.sequential()
-    climb.check_adapters(served)
+        ways = (host.fused, host.native, host.paged, host.batched)
+        served = host.first(*ways) or host.sequential()
+    check_adapters(served, options, climb.proof)
     climb.check_vision(served, rounded=climb.rounds and options.ops is None)
     if options.adaptable is not None:
         served = replace(served, later=host.later(served, options.adaptable))
@@ -205,7 +206,7 @@ class _NativeClimb(Climb):
 
         if self.keeping:
             self.rebuild(NativeStates(library), make_exact, "the extension")
-        if self.rounds and not self._holds(make_exact):
+        if self.rounds and not self.holds(make_exact):
             self.reasons.append("native attention doesn't reproduce its logits")
             self.rebuilt = {}
             return None
@@ -252,10 +253,6 @@ class _NativeClimb(Climb):
         exact = exact_pack(self.options, library)
         self.adapt(lambda weight: exact(weight, None))
 
-    def _holds(self, make_exact: MakeRunner) -> bool:
-        """Return whether what computes exactly reproduces the logits; the level itself may nearly do so."""
-        return self.measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds
-
     def measure(self) -> Proof:
         """Return what says whether the model as it is now is computed exactly.
 
@@ -264,7 +261,9 @@ class _NativeClimb(Climb):
         if not self._damaged:
             return self.proof
         with eager_attention(self.model):
-            return Proof(self.model, self.options.dtype, self.options.max_total_tokens)
+            proof = Proof(self.model, self.options.dtype, self.options.max_total_tokens)
+        proof.tolerance = self.proof.tolerance
+        return proof
 
     def paged(self) -> Served | None:
         """Return the model at one of the levels of torch's paged attention."""
@@ -305,7 +304,7 @@ class _NativeClimb(Climb):
         def make_exact(blocks: int) -> Runner[Tensor]:
             return BatchedRunner(self.model, parts, blocks, self.options.dtype)
 
-        if self.options.rounds_linears and not self._holds(make_exact):
+        if self.options.rounds_linears and not self.holds(make_exact):
             self.reasons.append("batches through its own attention don't reproduce its logits")
             return None
         packed, undo = self._pack(library, make_exact)

@@ -1,4 +1,4 @@
-"""A model of Llama-shaped layers, taken apart: what the C extension's stack and the GPU's are made of."""
+"""A model of layers of known shapes, taken apart: what the C extension's stack and the GPU's are made of."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 
+from inference.models.added import NOTHING
 from inference.models.ends import Bare, lookup, read_ends
 from inference.models.layers import LayerParts, OtherShape, ReadMixture, read_layer
+from inference.models.merged_qkv import find_layouts
 from inference.models.paged import Probed
 from inference.models.rotary import is_static
 from inference.models.trace import LayerTrace, decoder_layers, trace_model
@@ -28,6 +30,7 @@ class Variant:
 
     rotation: str  # one of ROTATIONS
     residual: float
+    parallel: bool = False  # attention and the MLP are beside each other
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,11 +48,13 @@ def read_model(
     prompt: NDArray[np.int64],
     positions: int,
     mixture_in: ReadMixture = lambda _: None,
+    *,
+    llamas: bool = False,
 ) -> Anatomy:
     """Return a model's parts; raise OtherShape. Nothing is changed.
 
     `positions`: how many there can be; layers are traced at the last of them. `mixture_in`: what reads
-    mixtures of experts, where they will do.
+    mixtures of experts, where they will do. `llamas`: only Llama's shape will do.
     """
     attentions = list(probed)
     layers = decoder_layers(model, attentions)
@@ -60,19 +65,49 @@ def read_model(
     for rope in {each.rope for each in trace.layers if each.rope is not None}:
         if not is_static(rope, positions):
             raise OtherShape("its rotary embedding depends on more than the position")
-    ends = read_ends(model, trace, lookup(model, prompt))
-    parts = tuple(
+    ends = read_ends(model, trace, lookup(model, prompt), last)
+    parts = [
         read_layer(each.layer, each.attention, probed[each.attention], mixture_in) for each in trace.layers
-    )
-    return Anatomy(trace.layers, parts, ends)
+    ]
+    if llamas:
+        _check_llamas(parts, ends)
+    else:
+        parts = _in_order(model, trace.layers, parts)
+        if ends.centred != parts[0].norms.centred:
+            raise OtherShape("its last norm is of another kind than its layers'")
+    return Anatomy(trace.layers, tuple(parts), ends)
 
 
-def variants(trace: LayerTrace, parts: LayerParts, like: Variant | None) -> Iterator[Variant]:
-    """Yield what a layer may be, `like` first."""
+def _check_llamas(parts: list[LayerParts], ends: Bare) -> None:
+    """Raise OtherShape if anything isn't of Llama's shape."""
+    for each in parts:
+        each.check_llamas()
+    if ends.centred:
+        raise OtherShape("its last norm is no root-mean-square norm")
+    if ends.added is not NOTHING:
+        raise OtherShape("something is computed between its embedding and its layers")
+
+
+def _in_order(
+    model: PreTrainedModel, layers: tuple[LayerTrace, ...], parts: list[LayerParts]
+) -> list[LayerParts]:
+    """Return layers whose linears give queries first, then keys, then values."""
+    pairs = list(zip(layers, parts, strict=True))
+    layouts = find_layouts(model, {trace.attention: each.qkv for trace, each in pairs})
+    return [each.laid_out(layouts.get(trace.attention)) for trace, each in pairs]
+
+
+def variants(
+    trace: LayerTrace, parts: LayerParts, like: Variant | None, *, llamas: bool = False
+) -> Iterator[Variant]:
+    """Yield what a layer may be, `like` first; `llamas`: of Llama's shape only."""
     if like is not None:
         yield like
     rotations = ROTATIONS if trace.rope is not None else ("none",)
-    for rotation, residual in product(rotations, parts.residuals):
-        variant = Variant(rotation, residual)
+    norms = parts.norms
+    lone = norms.before_attention is not None and norms.after_attention is norms.after_mlp is None
+    orders = (False, True) if lone and not llamas else (False,)
+    for parallel, rotation, residual in product(orders, rotations, parts.residuals):
+        variant = Variant(rotation, residual, parallel)
         if variant != like:
             yield variant

@@ -35,6 +35,12 @@ def install(module: nn.Module, layer: AttendingLayer) -> None:
     setattr(module, _LAYER, layer)
 
 
+def installed(module: nn.Module) -> AttendingLayer | None:
+    """Return the layer that it has."""
+    layer: AttendingLayer | None = vars(module).get(_LAYER)
+    return layer
+
+
 def uninstall(module: nn.Module) -> None:
     """Have it let go of its layer."""
     delattr(module, _LAYER)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,13 +15,13 @@ from transformers import PreTrainedModel
 from inference.kernels.native import WeightKind
 from inference.kernels.native_model import EndWeights
 from inference.kernels.native_screen import Screen
-from inference.models.layers import OtherShape, norm_weight
+from inference.models.added import NOTHING, Added, factor_of, find_added, is_near
 from inference.models.linears import NativeLinear, NativePack, drop_weight, weight_and_bias
+from inference.models.norms import read_norm
+from inference.models.other_shape import OtherShape
 from inference.models.share import Share
 from inference.models.trace import Trace
 from inference.models.weights import NarrowEmbedding, NarrowLinear
-
-_SAME = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}  # of the largest number
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,11 @@ class Bare:
     """The ends while the head is still the model's own."""
 
     model: PreTrainedModel
-    norm: Tensor  # (hidden,)
+    norm: Tensor  # as in `Norm`
     eps: float
     factors: Factors
+    centred: bool = False  # the last norm is
+    added: Added = NOTHING
 
     def pack(self, pack: NativePack, share: Share | None = None) -> Ends:
         """Return the ends with a packed head, or a share of it.
@@ -78,14 +80,23 @@ class Ends:
             norm=bare.norm,
             eps=bare.eps,
             embedding_factor=factors.embedding,
-            head_factor=factors.head,
+            head_factor=factors.head * (factors.logits if self._folds else 1.0),
             screen=self.screen,
+            positions=bare.added.positions,
+            first_norm=bare.added.norm,
         )
+
+    @property
+    def _folds(self) -> bool:
+        """Return whether what logits are multiplied by can be what the head is given: exactly."""
+        exact = math.frexp(self.bare.factors.logits)[0] == 0.5
+        return exact and self.bare.factors.cap is None and self.head.packed.bias is None
 
     @property
     def finishes(self) -> bool:
         """Return whether anything is done with the logits."""
-        return self.bare.factors.logits != 1.0 or self.bare.factors.cap is not None
+        factors = self.bare.factors
+        return factors.cap is not None or (factors.logits != 1.0 and not self._folds)
 
     def screened(self) -> Ends:
         """Return the same with a screen of the head, where that is of use."""
@@ -118,39 +129,37 @@ def lookup(model: PreTrainedModel, prompt: NDArray[np.int64]) -> Tensor:
     return embedding(torch.from_numpy(prompt).to(weight.device), weight).float()
 
 
-def read_ends(model: PreTrainedModel, trace: Trace, rows: Tensor) -> Bare:
+def read_ends(model: PreTrainedModel, trace: Trace, rows: Tensor, first: int = 0) -> Bare:
     """Return what is around the layers; `rows`: what the table has for the trace's prompt.
 
-    Raises OtherShape if it is anything else than factors, a root-mean-square norm and a head.
+    `first`: the position of the prompt's first token. Raises OtherShape if it is anything else than factors,
+    what is added by position, a norm before the layers, one after them and a head.
     """
     if type(model.get_output_embeddings()) not in (nn.Linear, NarrowLinear):
         raise OtherShape("its head is no plain linear")
-    norm, eps = norm_weight(trace.final)
+    norm = read_norm(trace.final, rows.shape[1])
     cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-    head_factor = _factor(trace.normed, trace.head_given, "between its last norm and its head")
-    capped = _is_near(trace.logits, trace.head_result, lambda x: torch.tanh(x / cap) * cap) if cap else False
+    head_factor = factor_of(trace.normed, trace.head_given, "between its last norm and its head")
+    capped = is_near(trace.logits, trace.head_result, lambda x: torch.tanh(x / cap) * cap) if cap else False
+    embedding, added = _embedding(model, trace, rows, first)
     factors = Factors(
-        embedding=_factor(rows, trace.layers[0].given, "between its embedding and its layers"),
+        embedding=embedding,
         head=head_factor,
-        logits=1.0 if capped else _factor(trace.head_result, trace.logits, "after its head"),
+        logits=1.0 if capped else factor_of(trace.head_result, trace.logits, "after its head"),
         cap=float(cap) if cap and capped else None,
     )
-    return Bare(model, norm, eps, factors)
+    if added.norm is not None and (added.eps, added.norm.shape) != (norm.eps, norm.weights.shape):
+        raise OtherShape("its first norm is another one than its last")
+    return Bare(model, norm.weights, norm.eps, factors, norm.centred, added)
 
 
-def _factor(given: Tensor, result: Tensor, where: str) -> float:
-    """Return what `given` was multiplied with; raise OtherShape if it was something else."""
-    if torch.equal(given.to(result.dtype), result):
-        return 1.0
-    factor = float((given.double() * result.double()).sum() / given.double().square().sum())
-    rounded = float(torch.tensor(factor, dtype=result.dtype))  # as models with weights in 16 bits keep it
-    if torch.equal((given * rounded).to(result.dtype), result):
-        return rounded
-    if not _is_near(result, given, lambda x: x * factor):
-        raise OtherShape(f"something is computed {where}")
-    return 1.0 if abs(factor - 1) <= _SAME[torch.float32] else factor
-
-
-def _is_near(result: Tensor, given: Tensor, function: Callable[[Tensor], Tensor]) -> bool:
-    same = _SAME[result.dtype]
-    return bool((function(given.float()) - result.float()).abs().max() <= same * result.abs().max())
+def _embedding(model: PreTrainedModel, trace: Trace, rows: Tensor, first: int) -> tuple[float, Added]:
+    """Return what the embedding is multiplied with, and what is added to it; raise OtherShape."""
+    given = trace.layers[0].given
+    try:
+        return factor_of(rows, given, "between its embedding and its layers"), NOTHING
+    except OtherShape:
+        found = find_added(model, trace, rows, first)
+        if found is None:
+            raise
+        return found

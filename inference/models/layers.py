@@ -1,89 +1,36 @@
-"""Decoder layers of Llama's shape, recognised by what is in them and by what it computes.
+"""Decoder layers of known shapes, recognised by what is in them and by what it computes.
 
-A layer has the shape if it has attention with linears q, k, v (or one for all) and o, a gated MLP
-with gate, up (or one for both) and down, and root-mean-square norms before, after or around them.
-What the norms, the activation and the rotation are exactly is found by trying them.
+Of Llama's shape a layer has attention with linears q, k, v (or one for all) and o, a gated MLP with gate, up
+(or one for both) and down, and root-mean-square norms before, after or around them. Others have layer norms,
+no gates, linears by other names, or attention and the MLP beside each other. What the norms, the activation
+and the rotation are exactly is found by trying them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from copy import deepcopy
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, silu
 
 from inference.kernels.choosing import Choosing
-from inference.models.linears import Numbers, weight_and_bias
-from inference.models.numberless import Numberless
+from inference.models.joined import Linears as Linears
+from inference.models.joined import linears_in, named_linears
+from inference.models.linears import weight_and_bias
+from inference.models.merged_qkv import Layout
+from inference.models.mlps import GATE_UP, read_mlp
+from inference.models.norms import Norms, is_norm, read_norm
+from inference.models.norms import norm_weight as norm_weight
+from inference.models.other_shape import OtherShape as OtherShape
 from inference.models.paged import Probed
-from inference.models.quantised import LINEARS, codes_of
-from inference.quantised.codes import join
 
 _QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
 _OUT = (("o_proj",), ("out_proj",), ("dense",))
-_GATE_UP = (("gate_proj", "up_proj"), ("gate_up_proj",))
-_DOWN = (("down_proj",),)
-JOINED = (*_QKV, *_GATE_UP)  # whose linears are computed as one
+_HEAD_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"))
+JOINED = (*_QKV, *GATE_UP)  # whose linears are computed as one
 LAYER_LINEARS = 4  # of which those with the same input are computed as one
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": silu,
-    "gelu_tanh": partial(gelu, approximate="tanh"),
-    "gelu": gelu,
-}
-
-
-class OtherShape(Exception):
-    """A layer isn't of Llama's shape; the message says what is different."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Linears:
-    """Linears of one module that get the same input, to be computed as one."""
-
-    parent: nn.Module
-    names: tuple[str, ...]
-
-    def joined(self) -> tuple[Tensor, Tensor | None]:
-        """Return their weights (n, k) and biases (n,) as one."""
-        pairs = [weight_and_bias(self.parent.get_submodule(name)) for name in self.names]
-        if len(pairs) == 1:
-            return pairs[0]
-        return torch.cat([weight for weight, _ in pairs]), self._bias()
-
-    def numbers(self) -> Numbers:
-        """Return what they are packed of as one: if all are in few bits, and alike, these."""
-        codes = join([codes_of(self.parent.get_submodule(name)) for name in self.names])
-        return (*self.joined(), None) if codes is None else (Numberless.of(codes.shape), self._bias(), codes)
-
-    def _bias(self) -> Tensor | None:
-        biases = [self.parent.get_submodule(name).bias for name in self.names]
-        first = next((each.detach().float() for each in biases if each is not None), None)
-        if first is None:
-            return None
-        sized = zip(biases, self.sizes, strict=True)
-        return torch.cat([first.new_zeros(n) if each is None else each.detach().float() for each, n in sized])
-
-    @property
-    def sizes(self) -> list[int]:
-        """Return the outputs of each."""
-        return [int(self.parent.get_submodule(name).out_features) for name in self.names]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Norms:
-    """What a layer's root-mean-square norms multiply with: w, or 1 + w; None: there is no such norm."""
-
-    eps: float
-    before_attention: Tensor | None
-    after_attention: Tensor | None
-    before_mlp: Tensor | None
-    after_mlp: Tensor | None
-    query: Tensor | None  # of each head, or of all heads together
-    key: Tensor | None
+_LLAMAS_ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +66,7 @@ ReadMixture = Callable[[nn.Module], MixtureParts | None]  # None: it has no expe
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerParts:
-    """A layer of Llama's shape in its parts."""
+    """A layer in its parts."""
 
     qkv: Linears
     out: Linears
@@ -131,6 +78,31 @@ class LayerParts:
     heads: int
     inner: int
     mixture: MixtureParts | None = None  # what it gives is added to what the MLP gives
+    slopes: bool = False  # scores depend on distance
+    factor: float = 1.0  # what queries are multiplied by, beside what scores are
+
+    @property
+    def gates(self) -> bool:
+        """Return whether an MLP that there is has gates."""
+        return self.gate_up is None or sum(self.gate_up.sizes) == 2 * self.inner
+
+    def laid_out(self, layout: Layout | None) -> LayerParts:
+        """Return the same with what attention does with what its linears give."""
+        if layout is None:
+            return self
+        qkv = self.qkv if layout.order is None else self.qkv.ordered(layout.order)
+        return replace(self, qkv=qkv, factor=layout.factor)
+
+    def check_llamas(self) -> None:
+        """Raise OtherShape if the layer isn't of Llama's shape."""
+        if self.norms.centred:
+            raise OtherShape("its norms are layer norms, and no root-mean-square norms")
+        if not self.gates:
+            raise OtherShape("its MLP has no gates")
+        if self.activation not in _LLAMAS_ACTIVATIONS:
+            raise OtherShape(f"its activation is none of {', '.join(_LLAMAS_ACTIVATIONS)}")
+        if self.slopes:
+            raise OtherShape("its scores depend on distance")
 
     @property
     def places(self) -> tuple[Linears | None, ...]:
@@ -150,87 +122,79 @@ def read_layer(
 
     `mixture_in`: what reads mixtures of experts, where they will do.
     """
-    block = _block(layer)
+    block = _block(layer, attention)
     mixture = mixture_in(block)
-    mlp = block if mixture is None else mixture.shared
-    qkv, out = _linears(attention, _QKV), _linears(attention, _OUT)
-    gate_up, down = (None, None) if mlp is None else gated_mlp(mlp)
-    norms = _norms(layer, attention, block)
+    shared = block if mixture is None else mixture.shared
+    mlp = None if shared is None else read_mlp(shared)
+    shape = probed.shape
+    qkv, out = _attention_linears(attention, probed)
+    norms, normed = _norms(layer, attention, block, probed, qkv.inputs)
     known = [] if mixture is None else list(block.modules())  # who read it knows them
     if _has_sinks_alone(attention, probed.how.sinks):
         known.append(attention)
-    _refuse_others(layer, known, [qkv, out, gate_up, down])
-    shape = probed.shape
-    if probed.how.slopes is not None:
-        raise OtherShape("its scores depend on distance")
+    known += [each for norm in normed for each in norm.modules()]
+    groups = [qkv, out, *((mlp.up, mlp.down) if mlp else ())]
+    _refuse_others(layer, known, groups)
     if shape.key_dim != shape.value_dim:
         raise OtherShape("its keys and values are of different sizes")
     multiplier = getattr(layer, "residual_multiplier", 1.0)
     return LayerParts(
         qkv=qkv,
         out=out,
-        gate_up=gate_up,
-        down=down,
+        gate_up=None if mlp is None else mlp.up,
+        down=None if mlp is None else mlp.down,
         norms=norms,
-        activation="silu" if mlp is None else _activation(mlp),
+        activation="silu" if mlp is None else mlp.activation,
         residuals=(1.0,) if multiplier == 1.0 else (float(multiplier), 1.0),
         heads=sum(qkv.sizes) // shape.key_dim - 2 * shape.kv_heads,
-        inner=0 if gate_up is None else sum(gate_up.sizes) // 2,
+        inner=0 if mlp is None else mlp.inner,
         mixture=mixture,
+        slopes=probed.how.slopes is not None,
     )
 
 
-def gated_mlp(mlp: nn.Module) -> tuple[Linears, Linears]:
-    """Return the linears of a gated MLP; raise OtherShape."""
-    return _linears(mlp, _GATE_UP), _linears(mlp, _DOWN)
+def _attention_linears(attention: nn.Module, probed: Probed) -> tuple[Linears, Linears]:
+    """Return what makes queries, keys and values, and what reads what was attended to; by sizes if need be."""
+    try:
+        return named_linears(attention, _QKV), named_linears(attention, _OUT)
+    except OtherShape:
+        found = list(linears_in(attention))
+        queries = probed.heads * probed.shape.key_dim
+        joint = queries + probed.shape.kv_heads * (probed.shape.key_dim + probed.shape.value_dim)
+        merged = [name for name, (n, _) in found if n == joint]
+        out = [name for name, (_, k) in found if k == queries and name not in merged[:1]]
+        if len(found) != 2 or not merged or not out:
+            raise
+        return Linears(attention, (merged[0],)), Linears(attention, (out[0],))
 
 
-def norm_weight(module: nn.Module) -> tuple[Tensor, float]:
-    """Return what a root-mean-square norm multiplies with and its epsilon, found by trying it in float32.
-
-    The former is float32, on the module's device. Raises OtherShape if it is another norm.
-    """
-    weight = getattr(module, "weight", None)
-    eps = next((e for name in ("variance_epsilon", "eps") if (e := getattr(module, name, None))), None)
-    if not isinstance(weight, Tensor) or weight.dim() != 1 or not isinstance(eps, float):
-        raise OtherShape(f"its norm `{type(module).__name__}` is no root-mean-square norm")
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(3, len(weight), generator=generator) * torch.tensor([[1.0], [30.0], [0.01]])
-    with torch.inference_mode():
-        found = _plain(module)(x)
-    normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-    own = weight.detach().float().cpu()
-    for factor in (own, 1 + own):
-        if found.shape == x.shape and torch.allclose(found, normed * factor, rtol=1e-5, atol=1e-6):
-            return factor.to(weight.device).contiguous(), eps
-    raise OtherShape(f"its norm `{type(module).__name__}` is no root-mean-square norm")
-
-
-def _plain(module: nn.Module) -> nn.Module:
-    """Return a norm in float32 on the CPU: itself, or a copy."""
-    weight = module.get_parameter("weight")
-    if weight.device.type == "cpu" and weight.dtype == torch.float32:
-        return module
-    return deepcopy(module).to("cpu", torch.float32)
-
-
-def _block(layer: nn.Module) -> nn.Module:
-    """Return what a layer has behind its attention."""
+def _block(layer: nn.Module, attention: nn.Module) -> nn.Module:
+    """Return what a layer has behind its attention; itself, if an MLP's two linears are in it."""
     mlp = getattr(layer, "mlp", None)
     if isinstance(mlp, nn.Module):
         return mlp
     others = [
-        module
+        (name, module)
         for name, module in layer.named_children()
-        if name != "self_attn" and not name.endswith("norm") and any(True for _ in module.parameters())
+        if module is not attention
+        and not name.endswith("norm")
+        and not is_norm(module)
+        and any(True for _ in module.parameters())
     ]
-    if len(others) != 1:
-        raise OtherShape("it has no module `mlp`")
-    return others[0]
+    if len(others) == 1:
+        return others[0][1]
+    if others and [name for name, _ in others] == [name for name, _ in linears_in(layer)]:
+        return layer
+    raise OtherShape("it has no module `mlp`")
 
 
-def _norms(layer: nn.Module, attention: nn.Module, block: nn.Module) -> Norms:
-    given = {name: module for name, module in _norm_modules(layer) if module is not block}
+def _norms(
+    layer: nn.Module, attention: nn.Module, block: nn.Module, probed: Probed, hidden: int
+) -> tuple[Norms, list[nn.Module]]:
+    """Return what a layer's norms compute, and these."""
+    given = {name: each for name, each in _norm_modules(layer, attention) if each is not block}
+    if block is layer:
+        given = {name: each for name, each in given.items() if is_norm(each)}
     if "pre_feedforward_layernorm" in given:  # as in Gemma 2
         order = ("input", "post_attention", "pre_feedforward", "post_feedforward")
     elif "post_feedforward_layernorm" in given:  # as in OLMo 2
@@ -240,41 +204,34 @@ def _norms(layer: nn.Module, attention: nn.Module, block: nn.Module) -> Norms:
     else:
         order = ("input", "", "post_attention", "")
     placed = [given.pop(f"{name}_layernorm", None) for name in order]
-    if given:
+    if given and not any(placed) and len(given) <= 2 and all(map(is_norm, given.values())):
+        first, *second = given.values()  # by other names, in the order in which they are needed
+        placed = [first, None, second[0] if second else None, None]
+    elif given:
         raise OtherShape(f"it has a module `{next(iter(given))}`")
-    placed += [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
-    found = [norm_weight(module) if isinstance(module, nn.Module) else None for module in placed]
-    epsilons = {each[1] for each in found if each is not None}
+    found = [None if each is None else read_norm(each, hidden) for each in placed]
+    modules = [each for each in placed if each is not None]
+    counts = (probed.heads, probed.shape.kv_heads)
+    for heads, names in zip(counts, zip(*_HEAD_NORMS, strict=True), strict=True):
+        named = (getattr(attention, name, None) for name in names)
+        module = next((each for each in named if isinstance(each, nn.Module)), None)
+        found.append(None if module is None else read_norm(module, probed.shape.key_dim, heads))
+        modules += [] if module is None else [module]
+    epsilons = {each.eps for each in found if each is not None}
     if len(epsilons) != 1:
         raise OtherShape("its norms have different epsilons, or there are none")
-    return Norms(epsilons.pop(), *(None if each is None else each[0] for each in found))
+    if len({each.centred for each in found if each is not None}) != 1:
+        raise OtherShape("some of its norms subtract the mean, others don't")
+    centred = next(each.centred for each in found if each is not None)
+    weights = (None if each is None else each.weights for each in found)
+    return Norms(epsilons.pop(), *weights, centred=centred), modules
 
 
-def _norm_modules(layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _norm_modules(layer: nn.Module, attention: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Return what is in a layer beside its attention and its MLP."""
     for name, module in layer.named_children():
-        if name != "self_attn" and any(True for _ in module.parameters()):
+        if module is not attention and (is_norm(module) or any(True for _ in module.parameters())):
             yield name, module
-
-
-def _linears(parent: nn.Module, choices: tuple[tuple[str, ...], ...]) -> Linears:
-    for names in choices:
-        modules = [getattr(parent, name, None) for name in names]
-        if all(type(module) in LINEARS for module in modules):
-            return Linears(parent, names)
-    raise OtherShape(f"`{type(parent).__name__}` has no linears {' or '.join(map(', '.join, choices))}")
-
-
-def _activation(mlp: nn.Module) -> str:
-    function = getattr(mlp, "act_fn", None) or getattr(mlp, "activation_fn", None)
-    x = torch.linspace(-8, 8, 65)
-    if callable(function):
-        with torch.inference_mode():
-            found = function(x)
-        for name, known in _ACTIVATIONS.items():
-            if torch.allclose(found, known(x), rtol=1e-5, atol=1e-6):
-                return name
-    raise OtherShape(f"the activation of `{type(mlp).__name__}` is none of {', '.join(_ACTIVATIONS)}")
 
 
 def _has_sinks_alone(attention: nn.Module, sinks: Tensor | None) -> bool:

@@ -80,7 +80,9 @@ class Adapters:
                 for path, size in [] if group is None else _placed(group, places):
                     low = low_ranks.get(path)
                     if low is not None:
-                        linear.append(replace(low, first=first))
+                        order = None if group is None else group.order
+                        up = low.up if order is None else low.up[order]
+                        linear.append(replace(low, up=up, first=first))
                     first += size
                 linears.append(linear)
         return found

@@ -19,7 +19,8 @@ from torch.nn.functional import linear
 
 from inference.kernels.choosing import SCORINGS, Choosing
 from inference.models.gates import find_gating
-from inference.models.layers import MixtureParts, OtherShape, gated_mlp
+from inference.models.layers import MixtureParts, OtherShape
+from inference.models.mlps import gated_mlp
 from inference.models.quantised import LINEARS
 from inference.models.quantised_experts import first_sizes, is_mixture
 

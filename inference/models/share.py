@@ -48,7 +48,7 @@ class Share:
 
 
 class LayerShare:
-    """A share of a layer of Llama's shape."""
+    """A share of a layer."""
 
     def __init__(self, share: Share, parts: LayerParts, probed: Probed) -> None:
         """Raise OtherShape if the layer can't be divided so."""
@@ -69,7 +69,7 @@ class LayerShare:
         self._rows = (
             (q, _shifted(k, queries), _shifted(k, queries + keys)),  # of q, k and v
             None,
-            (self._inner, _shifted(self._inner, parts.inner)),  # of gate and up
+            (self._inner, _shifted(self._inner, parts.inner))[: 2 if parts.gates else 1],  # of gate and up
             None,
         )
         self._columns = None, q, None, self._inner  # of out and down

@@ -69,6 +69,7 @@ typedef struct Shaping {
     int64_t interleaved;
     const float *query_norm, *key_norm;     /* NULL: none */
     int64_t query_norm_size, key_norm_size; /* a head's dim: each head for itself; else all heads, side by side */
+    int64_t centred; /* 1: of each head, centred, whose weights, one head's or those of all, are followed by biases */
     float eps;
 } Shaping;
 

@@ -13,7 +13,10 @@ INLINE void ISA(shape_head)(const Shaping *shaping, const Heads *heads, int64_t 
     const float *x = ISA(head_of)(heads, row, head);
     if (!norm)
         memcpy(out, x, (size_t)dim * sizeof(float));
-    else if (norm_size == dim)
+    else if (shaping->centred) {
+        const float *weights = norm + (norm_size == dim ? 0 : head * dim);
+        ISA(centred_norm)(x, weights, weights + norm_size, dim, shaping->eps, out);
+    } else if (norm_size == dim)
         ISA(apply_norm)(x, ISA(rms_scale)(x, dim, shaping->eps), norm, dim, out);
     else {
         float scale = ISA(rms_scale)(ISA(head_of)(heads, row, 0), norm_size, shaping->eps);

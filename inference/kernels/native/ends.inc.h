@@ -25,16 +25,32 @@ static void ISA(embed_row)(const Ends *ends, int64_t id, int64_t n, float *out) 
     for (int64_t i = 0; i < n; i++) out[i] *= ends->embedding_factor;
 }
 
+/* Where in its sequence a row is; pieces before `piece` have `before` rows, and are passed by later calls, too. */
+INLINE int64_t ISA(row_position)(const Step *step, int64_t row, int64_t *piece, int64_t *before) {
+    for (int64_t size; row >= *before + (size = step->stops[*piece] - step->starts[*piece]); ++*piece) *before += size;
+    return step->starts[*piece] + row - *before;
+}
+
 static void ISA(embed)(Worker *worker, const StackCall *call, float *out) {
-    int64_t hidden = call->stack->shape.hidden;
-    for (int64_t i; (i = pool_tile(worker, ISA(blocks)(call->rows, ROW_BLOCK))) >= 0;)
+    const int64_t hidden = call->stack->shape.hidden, centred = call->stack->shape.centred;
+    const Ends *ends = call->ends;
+    for (int64_t i; (i = pool_tile(worker, ISA(blocks)(call->rows, ROW_BLOCK))) >= 0;) {
+        int64_t piece = 0, before = 0;
         for (int64_t row = i * ROW_BLOCK; row < ISA(least)((i + 1) * ROW_BLOCK, call->rows); row++) {
-            int64_t id = call->tokens->ids[row], given = id - call->ends->vocabulary;
-            if (given < 0)
-                ISA(embed_row)(call->ends, id, hidden, out + row * hidden);
-            else
-                memcpy(out + row * hidden, call->tokens->given + given * hidden, (size_t)hidden * sizeof(float));
+            int64_t id = call->tokens->ids[row], given = id - ends->vocabulary;
+            float *x = out + row * hidden;
+            if (given >= 0) {
+                memcpy(x, call->tokens->given + given * hidden, (size_t)hidden * sizeof(float));
+                continue;
+            }
+            ISA(embed_row)(ends, id, hidden, x);
+            if (ends->positions) {
+                const float *add = ends->positions + ISA(row_position)(call->step, row, &piece, &before) * hidden;
+                for (int64_t d = 0; d < hidden; d++) x[d] += add[d];
+            }
+            if (ends->first_norm) ISA(norm)(centred, x, ends->first_norm, hidden, ends->eps, x);
         }
+    }
     pool_barrier(worker);
 }
 
@@ -54,7 +70,7 @@ static Input ISA(head_input)(Worker *worker, const StackCall *call, const ISA(So
         for (int64_t row = first; row < last; row++) {
             float *out = stack->normed + row * n;
             ISA(source_row)(&stack->shape, from, rows ? rows[row] : row, out, NULL);
-            ISA(apply_norm)(out, ISA(rms_scale)(out, n, ends->eps), ends->norm, n, out);
+            ISA(norm)(stack->shape.centred, out, ends->norm, n, ends->eps, out);
             for (int64_t d = 0; ends->head_factor != 1.0f && d < n; d++) out[d] *= ends->head_factor;
         }
         if (prepares) linear_input(call->library, ends->head, input.x, n, count, first, last, stack->prepared);

@@ -48,6 +48,7 @@ EXPORT Stack *parley_stack_open(const Shape *shape, const Layer *layers, int64_t
     for (int64_t i = 0; i < count; i++) {
         const Mixture *mixture = layers[i].mixture;
         if (!mixture) continue;
+        stack->mixes_beside |= layers[i].parallel != 0;
         stack->mixing.outputs = most(stack->mixing.outputs, mixture->router->n);
         stack->mixing.chosen = most(stack->mixing.chosen, mixture->chosen);
     }
@@ -142,6 +143,7 @@ static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
     stack->hidden[1] = take(&next, row * shape->hidden);
     stack->normed = take(&next, row * shape->hidden);
     stack->given = take(&next, row * shape->hidden);
+    stack->beside = take(&next, stack->mixes_beside ? row * shape->hidden : 0);
     stack->qkv = take(&next, row * (shape->heads + 2 * shape->kv_heads) * shape->head_dim);
     stack->attended = take(&next, row * shape->heads * shape->head_dim);
     stack->gate_up = take(&next, row * 2 * most_inner(stack, 1));

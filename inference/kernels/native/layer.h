@@ -6,7 +6,9 @@
 #include "mixture.h"
 #include "rows.h"
 
-/* A norm is RMS, with the weights of its module (1 + w where the model says so), or absent: NULL. */
+/* A norm is RMS, or centred where the shape says so, with the weights of its module (1 + w where the model says so) and
+ * then, if it is centred, as many biases; or absent: NULL. An MLP whose first linear gives as many numbers as its second
+ * reads has no gates. */
 typedef struct Layer {
     const Linear *qkv, *out;
     const Linear *gate_up, *down; /* NULL: only with a mixture, which shares nothing among all rows */
@@ -16,12 +18,14 @@ typedef struct Layer {
     const float *query_norm, *key_norm;
     int64_t query_norm_size, key_norm_size; /* head_dim, or that of all heads together */
     int64_t rotary;                         /* which of the step's rotary embeddings; -1: none */
+    int64_t parallel; /* 1: the MLP reads what attention reads, and both are added to that (GPT-J, Wang 2021) */
     Attention how;
     Cache cache;
 } Layer;
 
 typedef struct Shape {
     int64_t hidden, heads, kv_heads, head_dim, rotary_dim, interleaved, activation;
+    int64_t centred; /* 1: all norms subtract the mean, and those of queries and keys are of each head */
     float eps, residual; /* residual: what attention and the MLP give is multiplied by it */
 } Shape;
 
@@ -85,6 +89,7 @@ typedef struct Stack {
     float *qkv;        /* [row][(heads + 2 kv_heads) head_dim] */
     float *attended;   /* [row][heads * head_dim] */
     float *given;      /* [row][hidden]: what attention or the MLP gave */
+    float *beside;     /* [row][hidden]: what attention gave beside a mixture */
     float *gate_up;    /* [row][2 inner], where gates and ups share a panel */
     float *inner;      /* [row][inner], of the layer's own */
     void *prepared;    /* inputs of linears that need it */
@@ -97,6 +102,7 @@ typedef struct Stack {
     Reduce reduce; /* NULL: the layers are whole */
     void *reduces; /* its context */
     int lost;      /* it has failed, in this step */
+    int mixes_beside; /* a layer has a mixture in parallel with its attention */
     void *memory;
     int64_t own_size, own_inputs, room;
 } Stack;
@@ -113,6 +119,8 @@ typedef struct Ends {
     float embedding_factor, head_factor; /* the embedding, and what the head is given, are multiplied by them */
     const Screen *screen; /* NULL: there is none */
     int64_t trims;        /* what only rows without logits would need of the last layer is left out */
+    const float *positions; /* [position][hidden]: added to the embedding; NULL: nothing is */
+    const float *first_norm; /* of what the layers are given, as theirs; NULL: none */
 } Ends;
 
 /* Whether a screen reads what was prepared for the head: both take inputs in 8 bits. */

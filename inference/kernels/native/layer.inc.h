@@ -19,6 +19,7 @@ typedef struct {
     const Linear *linear;
     int64_t place;           /* which of all layers' linears that is, for adapters; -1: none of them */
     int keeps_normed;        /* 1: the norm is left in stack->normed, too */
+    float *onto;             /* where what the linear gives is added, in place of y; NULL: nowhere */
 } ISA(Source);
 
 INLINE int64_t ISA(blocks)(int64_t n, int64_t size) { return (n + size - 1) / size; }
@@ -46,7 +47,7 @@ static void ISA(source_row)(const Shape *shape, const ISA(Source) *from, int64_t
     }
     if (!normed) return;
     if (from->norm)
-        ISA(apply_norm)(sum, ISA(rms_scale)(sum, n, shape->eps), from->norm, n, normed);
+        ISA(norm)(shape->centred, sum, from->norm, n, shape->eps, normed);
     else if (normed != sum)
         memcpy(normed, sum, (size_t)n * sizeof(float));
 }
@@ -146,8 +147,13 @@ static void ISA(gated_tile)(const StackCall *call, const ISA(Source) *from, cons
     }
 }
 
-/* y = linear(source), as one phase or two; `gated`: the outputs are gates and ups, and go to inner. */
-static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source) *from, float *y, int gated) {
+#include "ungated.inc.h"
+
+enum { AS_IT_IS = 0, GATED = 1, ACTIVATED = 2 };
+
+/* y = linear(source), as one phase or two; GATED: the outputs are gates and ups, and go to inner. */
+static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source) *from, float *y, int form) {
+    const int gated = form == GATED;
     const Stack *stack = call->stack;
     float *own = stack->own + worker->index * stack->own_size;
     const float *low = call->few ? own + stack->own_inputs : stack->low;
@@ -164,16 +170,26 @@ static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source)
             ISA(gated_tile)(call, from, &input, low, at.first, at.last, at.panel);
             continue;
         }
-        int64_t n = from->linear->n;
+        if (from->onto) {
+            ISA(added_tile)(call, from, &input, low, at.first, at.last, at.panel);
+            continue;
+        }
+        int64_t n = from->linear->n, column = at.panel * PANEL;
         linear_tile(call->library, from->linear, &input, at.first, at.last, at.panel, at.panel + 1, y, n);
         ISA(raise)(call, from->place, n, low, at.first, at.last, at.panel, at.panel + 1, y, n);
+        if (form == ACTIVATED)
+            ISA(activate_tile)(stack->shape.activation, y + column, n, at.first, at.last, n - column);
     }
     pool_barrier(worker);
 }
 
-static void ISA(feed_forward)(Worker *worker, const StackCall *call, const ISA(Source) *from) {
+/* An MLP up to its `inner` numbers. */
+static void ISA(feed_forward)(Worker *worker, const StackCall *call, const ISA(Source) *from, int64_t inner) {
     const Stack *stack = call->stack;
-    int64_t inner = from->linear->n / 2;
+    if (from->linear->n == inner) {
+        ISA(linear)(worker, call, from, stack->inner, ACTIVATED);
+        return;
+    }
     int gated = inner % PANEL == 0; /* else gates and ups share a panel, and wait for each other */
     ISA(linear)(worker, call, from, stack->gate_up, gated);
     if (gated) return;
@@ -202,7 +218,7 @@ static void ISA(attend_layer)(Worker *worker, const StackCall *call, const Layer
             .sines = layer->rotary < 0 ? NULL : call->sines[layer->rotary],
             .by_position = call->by_position, .rotary_dim = shape->rotary_dim, .interleaved = shape->interleaved, .eps = shape->eps,
             .query_norm = layer->query_norm, .query_norm_size = layer->query_norm_size,
-            .key_norm = layer->key_norm, .key_norm_size = layer->key_norm_size,
+            .key_norm = layer->key_norm, .key_norm_size = layer->key_norm_size, .centred = shape->centred,
         },
     };
     ISA(attention)(worker, &attention, trims);
@@ -226,21 +242,36 @@ static void ISA(reduce)(Worker *worker, const StackCall *call) {
     pool_barrier(worker);
 }
 
+/* Add what attention gave to what the mixture beside it gave. */
+static void ISA(add_beside)(Worker *worker, const StackCall *call) {
+    const Stack *stack = call->stack;
+    const int64_t hidden = stack->shape.hidden;
+    for (int64_t row; (row = pool_tile(worker, call->rows)) >= 0;) {
+        float *out = stack->given + row * hidden;
+        const float *add = stack->beside + row * hidden;
+        for (int64_t i = 0; i < hidden; i++) out[i] += add[i];
+    }
+    pool_barrier(worker);
+}
+
 /* What a layer does with what attention gave to each row, whose residual stream is x; returns what the next reads. */
 static ISA(Source) ISA(after_attention)(Worker *worker, const StackCall *call, const Layer *layer,
                                         const float *attended, const float *x, float *sum) {
     const Stack *stack = call->stack;
     int64_t place = (layer - stack->layers) * LAYER_LINEARS;
     ISA(Source) from = {.x = attended, .linear = layer->out, .place = place + OUT};
-    ISA(linear)(worker, call, &from, stack->given, 0);
-    ISA(reduce)(worker, call);
-    from = (ISA(Source)){.x = x, .x_out = sum, .given = stack->given, .given_norm = layer->attention_norm,
+    ISA(linear)(worker, call, &from, layer->parallel && layer->mixture ? stack->beside : stack->given, 0);
+    if (!layer->parallel) ISA(reduce)(worker, call);
+    from = (ISA(Source)){.x = x, .x_out = sum, .given = layer->parallel ? NULL : stack->given,
+                         .given_norm = layer->attention_norm,
                          .norm = layer->mid_norm, .linear = layer->gate_up, .place = place + GATE_UP};
     if (layer->mixture)
         ISA(mix)(worker, call, layer, from);
-    else {
-        ISA(feed_forward)(worker, call, &from);
-        from = (ISA(Source)){.x = stack->inner, .linear = layer->down, .place = place + DOWN};
+    if (layer->mixture && layer->parallel) ISA(add_beside)(worker, call);
+    if (!layer->mixture) {
+        ISA(feed_forward)(worker, call, &from, layer->down->k);
+        from = (ISA(Source)){.x = stack->inner, .linear = layer->down, .place = place + DOWN,
+                             .onto = layer->parallel ? stack->given : NULL};
         ISA(linear)(worker, call, &from, stack->given, 0);
     }
     ISA(reduce)(worker, call);

@@ -37,6 +37,7 @@ INLINE vf ISA(squared_relu)(vf x) {
 INLINE vf ISA(activate)(int64_t activation, vf x) {
     if (activation == SILU) return ISA(silu)(x);
     if (activation == SQUARED_RELU) return ISA(squared_relu)(x);
+    if (activation == RELU) return vselect(x < vzero(), vzero(), x);
     return activation == GELU_TANH ? ISA(gelu_tanh)(x) : ISA(gelu)(x);
 }
 
@@ -68,6 +69,8 @@ INLINE void ISA(apply_norm)(const float *x, float scale, const float *weight, in
     for (; i + LANES <= n; i += LANES) vstore(out + i, vload(x + i) * by * vload(weight + i));
     if (i < n) vstore_part(out + i, n - i, vload_part(x + i, n - i) * by * vload_part(weight + i, n - i));
 }
+
+#include "norms.inc.h"
 
 /* Rotate the first `n` numbers of a head in place, its halves or (interleaved) its pairs against each other. */
 INLINE void ISA(rotate)(float *x, const float *cosines, const float *sines, int64_t n, int64_t interleaved) {

@@ -112,7 +112,7 @@ static void ISA(mix)(Worker *worker, const StackCall *call, const Layer *layer, 
     ISA(route)(worker, call, mixture, &experts);
     if (layer->down) {
         ISA(Source) shared = {.x = stack->normed, .linear = layer->gate_up, .place = place + GATE_UP};
-        ISA(feed_forward)(worker, call, &shared);
+        ISA(feed_forward)(worker, call, &shared, layer->down->k);
         shared = (ISA(Source)){.x = stack->inner, .linear = layer->down, .place = place + DOWN};
         ISA(linear)(worker, call, &shared, mixing->shared, 0);
     }

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, silu
+from torch.nn.functional import gelu, relu, silu
 
 from inference.kernels.kinds import IN_FEW_BITS
 from inference.kernels.native import Library, PackedLinear, WeightKind
@@ -27,7 +27,7 @@ NORMS = ("input_norm", "mid_norm", "attention_norm", "mlp_norm")
 class PaperLayer:
     """The weights of a layer; those of norms that it has not are absent."""
 
-    linears: dict[str, Tensor]  # qkv, out, gate_up, down: (n, k); the last two may be missing in a mixture
+    linears: dict[str, Tensor]  # qkv, out, gate_up (or ups), down: (n, k); a mixture may lack the last two
     biases: dict[str, Tensor] = field(default_factory=dict)
     norms: dict[str, Tensor] = field(default_factory=dict)
     window: int | None = None
@@ -36,6 +36,8 @@ class PaperLayer:
     sinks: Tensor | None = None
     rotary: int | None = 0
     mixture: PaperMixture | None = None
+    slopes: Tensor | None = None
+    parallel: bool = False
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         """Return what the linear of that name gives."""
@@ -44,14 +46,23 @@ class PaperLayer:
         return y if bias is None else y + bias.double()
 
     def norm(self, name: str, x: Tensor, eps: float) -> Tensor:
-        """Return the RMS norm of that name, if there is one."""
+        """Return the norm of that name, if there is one: RMS, or of two rows a layer norm."""
         if name not in self.norms:
             return x
-        return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * self.norms[name].double()
+        weights = self.norms[name].double()
+        if weights.dim() == 1:
+            return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weights
+        x = x - x.mean(-1, keepdim=True)
+        weight, bias = (each.unflatten(0, (-1, x.shape[-1])).squeeze(0) for each in weights)
+        return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight + bias
 
 
 def random_layer(
-    shape: StackShape, norms: tuple[str, ...] = ("input_norm", "mid_norm"), seed: int = 0
+    shape: StackShape,
+    norms: tuple[str, ...] = ("input_norm", "mid_norm"),
+    seed: int = 0,
+    *,
+    gates: bool = True,
 ) -> PaperLayer:
     """Return a layer with weights of the usual sizes."""
     generator = torch.Generator().manual_seed(seed)
@@ -59,13 +70,19 @@ def random_layer(
     sizes = {
         "qkv": (queries + 2 * keys, shape.hidden),
         "out": (shape.hidden, queries),
-        "gate_up": (2 * shape.inner, shape.hidden),
+        "gate_up": (2 * shape.inner if gates else shape.inner, shape.hidden),
         "down": (shape.hidden, shape.inner),
     }
     return PaperLayer(
         {name: torch.randn(n, k, generator=generator) * k**-0.5 for name, (n, k) in sizes.items()},
-        norms={name: 1 + 0.3 * torch.randn(shape.hidden, generator=generator) for name in norms},
+        norms={name: _norm(shape, shape.hidden, generator) for name in norms},
     )
+
+
+def _norm(shape: StackShape, size: int, generator: torch.Generator) -> Tensor:
+    """Return the weights of a norm of so many numbers, with biases if it is centred."""
+    weights = 1 + 0.3 * torch.randn(size, generator=generator)
+    return torch.stack([weights, 0.3 * weights.flip(0)]) if shape.centred else weights
 
 
 def rotary(
@@ -84,6 +101,10 @@ def forward(
     x = x.double()
     for layer in layers:
         given = _attention(layer, shape, layer.norm("input_norm", x, shape.eps), rotaries)
+        if layer.parallel:
+            beside = _feed_forward(layer, shape, layer.norm("mid_norm", x, shape.eps))
+            x = x + shape.residual * (given + beside)
+            continue
         x = x + shape.residual * layer.norm("attention_norm", given, shape.eps)
         given = _feed_forward(layer, shape, layer.norm("mid_norm", x, shape.eps))
         x = x + shape.residual * layer.norm("mlp_norm", given, shape.eps)
@@ -93,8 +114,13 @@ def forward(
 def _feed_forward(layer: PaperLayer, shape: StackShape, x: Tensor) -> Tensor:
     given = None
     if "down" in layer.linears:
-        gate, up = layer.linear("gate_up", x).chunk(2, -1)
-        given = layer.linear("down", _activate(shape, gate) * up)
+        ups = layer.linear("gate_up", x)
+        if ups.shape[-1] == layer.linears["down"].shape[1]:
+            inner = _activate(shape, ups)
+        else:
+            gate, up = ups.chunk(2, -1)
+            inner = _activate(shape, gate) * up
+        given = layer.linear("down", inner)
     if layer.mixture is not None:
         return layer.mixture.give(x, given)
     assert given is not None, "an MLP, or a mixture"
@@ -132,8 +158,7 @@ def with_head_norms(layer: PaperLayer, shape: StackShape, together: bool) -> Pap
     sizes = {"query_norm": shape.heads, "key_norm": shape.kv_heads}
     dims = {name: shape.head_dim * (heads if together else 1) for name, heads in sizes.items()}
     norms = {
-        name: 1 + 0.3 * torch.randn(dim, generator=torch.Generator().manual_seed(9))
-        for name, dim in dims.items()
+        name: _norm(shape, dim, torch.Generator().manual_seed(9)) for name, dim in dims.items()
     }
     return replace(layer, norms=layer.norms | norms)
 
@@ -147,7 +172,12 @@ def _attention(
     key = _shape(layer, shape, "key_norm", key, rotaries)
     scaling = shape.scaling if layer.scaling is None else layer.scaling
     how = Attention(
-        scaling=scaling, window=layer.window, chunk=layer.chunk, softcap=shape.softcap, sinks=layer.sinks
+        scaling=scaling,
+        window=layer.window,
+        chunk=layer.chunk,
+        softcap=shape.softcap,
+        sinks=layer.sinks,
+        slopes=layer.slopes,
     )
     attended = expected(Tokens(query, key, value.view(len(x), -1, shape.head_dim)), how)
     return layer.linear("out", attended.flatten(1))
@@ -157,7 +187,7 @@ def _shape(
     layer: PaperLayer, shape: StackShape, norm: str, x: Tensor, rotaries: list[tuple[Tensor, Tensor]]
 ) -> Tensor:
     """Return x (tokens, heads * head_dim) as heads, normalised and rotated."""
-    of_each_head = norm in layer.norms and layer.norms[norm].numel() == shape.head_dim
+    of_each_head = norm in layer.norms and (shape.centred or layer.norms[norm].numel() == shape.head_dim)
     heads = (x if of_each_head else layer.norm(norm, x, shape.eps)).view(len(x), -1, shape.head_dim)
     if of_each_head:
         heads = layer.norm(norm, heads, shape.eps)
@@ -177,6 +207,8 @@ def _rotate(shape: StackShape, heads: Tensor, cos: Tensor, sin: Tensor) -> Tenso
 def _activate(shape: StackShape, gate: Tensor) -> Tensor:
     if shape.activation == "silu":
         return silu(gate)
+    if "relu" in shape.activation:
+        return relu(gate).square() if shape.activation == "squared_relu" else relu(gate)
     return gelu(gate, approximate="tanh" if shape.activation == "gelu_tanh" else "none")
 
 
@@ -215,4 +247,6 @@ def _native_layer(
         scaling=layer.scaling,
         sinks=layer.sinks,
         rotary=layer.rotary,
+        slopes=layer.slopes,
+        parallel=layer.parallel,
     )

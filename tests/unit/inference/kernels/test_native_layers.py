@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,6 +83,11 @@ def layers(shape: StackShape, norms: tuple[str, ...] = NORMS[:2]) -> list[PaperL
     return [random_layer(shape, norms, seed) for seed in range(2)]
 
 
+def without_gates(shape: StackShape, norms: tuple[str, ...] = NORMS[:2], **changes: Any) -> list[PaperLayer]:
+    made = [random_layer(shape, norms, seed, gates=False) for seed in range(2)]
+    return [replace(with_biases(each), **changes) for each in made]
+
+
 def with_biases(layer: PaperLayer) -> PaperLayer:
     return replace(layer, biases={name: 0.3 * weight[:, 0] for name, weight in layer.linears.items()})
 
@@ -91,6 +97,9 @@ PARTIAL = replace(SHAPE, rotary_dim=6)
 PAIRS = replace(SHAPE, rotary_dim=8, interleaved=True, activation="gelu")
 GRANITE = replace(SHAPE, residual=0.22, scaling=0.1)
 ODD = replace(SHAPE, hidden=50, inner=75, head_dim=10, heads=5, kv_heads=1)  # nothing ends with a panel
+CENTRED = replace(SHAPE, centred=True, activation="gelu")
+RELU, SQUARED = (replace(CENTRED, activation=name, residual=0.5) for name in ("relu", "squared_relu"))
+ODD_CENTRED = replace(ODD, centred=True, activation="gelu_tanh")
 TWO = Choosing(scoring="softmax", chosen=2, normalises=True)
 GROUPS = Choosing(scoring="sigmoid", chosen=3, normalises=True, scale=2.5, groups=4, kept=2, best=2)
 GPT_OSS = Gating(gates=True, activation="silu", factor=1.702, limit=2.0, offset=1.0)
@@ -152,6 +161,29 @@ STACKS: dict[str, tuple[StackShape, list[PaperLayer]]] = {
         [replace(layers(SHAPE)[0], scaling=0.4, sinks=torch.arange(6.0))],
     ),
     "no layers": (SHAPE, []),
+    "GPT-NeoX": (CENTRED, without_gates(CENTRED, parallel=True)),
+    "OPT": (RELU, without_gates(RELU)),
+    "Bloom": (CENTRED, without_gates(CENTRED, slopes=2.0 ** -torch.arange(6), rotary=None)),
+    "Arcee": (replace(SQUARED, centred=False), without_gates(replace(SQUARED, centred=False))),
+    "Cohere": (
+        CENTRED,
+        [
+            replace(with_head_norms(layer, CENTRED, together=True), parallel=True)
+            for layer in layers(CENTRED, NORMS[:2])
+        ],
+    ),
+    "centred norms of each head": (
+        CENTRED,
+        [with_head_norms(layer, CENTRED, together=False) for layer in layers(CENTRED)],
+    ),
+    "odd sizes, without gates": (ODD_CENTRED, without_gates(ODD_CENTRED, parallel=True)),
+    "a mixture beside attention": (
+        CENTRED,
+        [
+            replace(with_mixture(each, random_mixture(48, TWO, seed=i)), parallel=True)
+            for i, each in enumerate(layers(CENTRED))
+        ],
+    ),
     **MIXTURES,
 }
 BASES = (1e4, 100.0)

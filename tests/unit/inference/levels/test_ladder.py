@@ -18,6 +18,7 @@ from inference.levels.ladder import Climb  # noqa: E402
 from inference.levels.served import Level  # noqa: E402
 from inference.loading.level import Options, bring_up  # noqa: E402
 from inference.models.lora import load_adapters  # noqa: E402
+from inference.models.weights import NarrowEmbedding  # noqa: E402
 from tests.engine.adapters import toy_adapter  # noqa: E402
 from tests.unit.inference.toy_models import toy  # noqa: E402
 
@@ -101,3 +102,38 @@ def test_one_that_adds_to_no_others_is_refused(tmp_path: Path) -> None:
     replace(whole, sides=seeing).save(tmp_path)
     with pytest.raises(ModelUnavailable, match="text doesn't come through any of the linears"):
         Climb(model, Options(library=None, adapters=load_adapters([read_files("a", tmp_path)], model)))
+
+
+def grows(by: float) -> Any:
+    """Return a model in which what rounding changes grows from layer to layer, as in some deep ones."""
+    model = toy("llama")
+    for layer in model.model.layers:
+        layer.mlp.register_forward_hook(lambda _, __, given: torch.sin(by * given))
+    return model
+
+
+def test_a_level_as_far_off_as_the_models_own_code_is_by_rounding_is_taken(
+    library: Library, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    served = bring_up(grows(15), Options(library=library, fuse=False))
+    assert (served.level, served.exact) == (Level.NATIVE, True)
+    assert 1e-5 < served.verdict.error < 1e-2
+    assert "as the model's own are by rounding" in caplog.text
+    assert served.reason == "fusing layers is switched off"
+
+
+def test_what_is_allowed_for_rounding_is_bounded(library: Library) -> None:
+    served = bring_up(grows(1000), Options(library=library, fuse=False))
+    assert served.level in {Level.SEQUENTIAL, Level.UNCACHED}
+    assert "level native can't be used in it (it doesn't reproduce its logits" in served.reason
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_an_embedding_for_each_layer_makes_nothing_heavy(library: Library, narrow: bool) -> None:
+    model = toy("llama")
+    model.embed_tokens_per_layer = torch.nn.Embedding(1000, 1200)
+    if narrow:
+        model.embed_tokens_per_layer = NarrowEmbedding(model.embed_tokens_per_layer.to(torch.bfloat16))
+    served = bring_up(model, Options(library=library, fuse=False))
+    assert (served.level, served.torch_heavy, served.exact) == (Level.NATIVE, False, True)

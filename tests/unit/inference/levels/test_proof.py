@@ -305,3 +305,22 @@ def test_model_whose_own_code_takes_no_cache_may_be_off_as_others_are(
     assert Proof(model, torch.bfloat16).check(lambda: runner, alone_steps).holds
     runner.size = 0.06
     assert not Proof(model, torch.bfloat16).check(lambda: runner, alone_steps).holds
+
+
+def test_no_more_is_allowed_where_rounding_changes_little(model: PreTrainedModel) -> None:
+    proof = Proof(model, torch.float32)
+    allowed = proof.tolerance
+    assert not proof.allow_for_rounding(model)
+    assert proof.tolerance == allowed
+
+
+@pytest.mark.parametrize("off", [2e-4, 5e-3, 0.1])
+def test_what_is_a_little_off_is_said_to_be_so(model: PreTrainedModel, off: float) -> None:
+    class Off(Whole):
+        def change(self, logits: Tensor) -> Tensor:
+            return logits * (1 + off)
+
+    proof = Proof(model, torch.float32)
+    verdict = proof.check(lambda: Off(model), alone_steps)
+    assert (verdict.holds, verdict.nearly) == (False, off < 0.01)
+    assert not proof.check(lambda: Off(model), alone_steps, rounded=True).nearly

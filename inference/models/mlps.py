@@ -1,0 +1,84 @@
+"""A layer's MLP: its linears, found by names or by their sizes, and what is computed between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, relu, silu
+
+from inference.models.joined import Linears, linears_in, named_linears
+from inference.models.other_shape import OtherShape
+
+GATE_UP = (("gate_proj", "up_proj"), ("gate_up_proj",))
+_DOWN = (("down_proj",),)
+
+
+def _squared_relu(x: Tensor) -> Tensor:
+    return relu(x).square()
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": silu,
+    "gelu_tanh": partial(gelu, approximate="tanh"),
+    "gelu": gelu,
+    "squared_relu": _squared_relu,
+    "relu": relu,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mlp:
+    """down(activation(gate(x)) * up(x)), or down(activation(up(x))) where `up` has no gates."""
+
+    up: Linears
+    down: Linears
+    activation: str
+    inner: int  # what `down` reads
+
+
+def read_mlp(mlp: nn.Module) -> Mlp:
+    """Return an MLP's parts; raise OtherShape."""
+    try:
+        up, down = gated_mlp(mlp)
+        inner = sum(up.sizes) // 2
+    except OtherShape:
+        found = list(linears_in(mlp))
+        if len(found) != 2 or found[0][1] != found[1][1][::-1]:
+            raise
+        (first, (inner, _)), (second, _) = found
+        up, down = Linears(mlp, (first,)), Linears(mlp, (second,))
+    return Mlp(up, down, _activation(mlp), inner)
+
+
+def gated_mlp(mlp: nn.Module) -> tuple[Linears, Linears]:
+    """Return the linears of a gated MLP; raise OtherShape."""
+    return named_linears(mlp, GATE_UP), named_linears(mlp, _DOWN)
+
+
+def _activation(mlp: nn.Module) -> str:
+    x = torch.linspace(-8, 8, 65)
+    for function in _functions(mlp):
+        try:
+            with torch.inference_mode():
+                found = function(x)
+        except Exception:  # what it is for, who knows
+            continue
+        for name, known in ACTIVATIONS.items():
+            if isinstance(found, Tensor) and found.shape == x.shape:
+                if torch.allclose(found, known(x), rtol=1e-5, atol=1e-6):
+                    return name
+    raise OtherShape(f"the activation of `{type(mlp).__name__}` is none of {', '.join(ACTIVATIONS)}")
+
+
+def _functions(mlp: nn.Module) -> Iterator[Callable[[Tensor], Any]]:
+    """Yield what of a module may be an activation: what it calls so first, then all without parameters."""
+    for name in ("act_fn", "activation_fn"):
+        if callable(function := getattr(mlp, name, None)):
+            yield function
+    yield from (each for each in mlp.children() if next(each.parameters(), None) is None)
+    yield from (each for each in vars(mlp).values() if callable(each))
