@@ -19,7 +19,8 @@ from inference.quantised.codes import Codes, join
 from inference.quantised.expansion import Expansion
 from inference.quantised.stored import Kept, Stored
 
-Given, Result = TypeVar("Given"), TypeVar("Result")
+Given = TypeVar("Given")
+Result = TypeVar("Result")
 Names = tuple[str, ...]  # in the files: of what one expert's outputs are put together of
 
 
