@@ -157,9 +157,7 @@ def with_head_norms(layer: PaperLayer, shape: StackShape, together: bool) -> Pap
     """Add norms of queries and keys: of each head, or of all heads together."""
     sizes = {"query_norm": shape.heads, "key_norm": shape.kv_heads}
     dims = {name: shape.head_dim * (heads if together else 1) for name, heads in sizes.items()}
-    norms = {
-        name: _norm(shape, dim, torch.Generator().manual_seed(9)) for name, dim in dims.items()
-    }
+    norms = {name: _norm(shape, dim, torch.Generator().manual_seed(9)) for name, dim in dims.items()}
     return replace(layer, norms=layer.norms | norms)
 
 
