@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 DECLINABLE = "parley.declinable"  # an extension of the scope: see `Account.declinable`
+RECEIVED = "parley.received"  # the same: how many bytes of its body came to who passes the request on
 # error types that mean: another server may be able to; of a caller's rate each has its share
 DECLINING = (429, 503, 529)
 DECLINED = ("overloaded", "rate_limited", "not_ready", "healthcheck")

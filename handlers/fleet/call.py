@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Scope
 
-from handlers.account import DECLINABLE
+from handlers.account import DECLINABLE, RECEIVED
 from handlers.http.exchange import exchange_of
 
 HEAD = (
@@ -84,8 +84,13 @@ class Fleet(Protocol):
 def head_of(scope: Scope) -> dict[str, Any]:
     """Return what a replica has to know of a request beside its body, under the id that it has already."""
     headers = [pair for pair in scope["headers"] if pair[0] != b"x-request-id"]
-    given = (b"x-request-id", exchange_of(scope).request_id.encode())
-    return {**{name: scope[name] for name in HEAD if name in scope}, "headers": [*headers, given]}
+    exchange = exchange_of(scope)
+    given = (b"x-request-id", exchange.request_id.encode())
+    return {
+        **{name: scope[name] for name in HEAD if name in scope},
+        "headers": [*headers, given],
+        "extensions": {RECEIVED: exchange.received_bytes},
+    }
 
 
 def unread(scope: Scope) -> Scope:
@@ -98,7 +103,8 @@ def unread(scope: Scope) -> Scope:
 
 def scope_of(head: dict[str, Any]) -> Scope:
     """Return the scope that a replica's application is called with."""
-    return {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "extensions": {}, **head}
+    version = {"version": "3.0", "spec_version": "2.3"}
+    return {"type": "http", "asgi": version, **head, "extensions": dict(head.get("extensions", {}))}
 
 
 class Call:

@@ -34,7 +34,8 @@ class Cluster:
 
     def __init__(self) -> None:
         self._changing = threading.Lock()  # held while the connection is made or ended
-        self._left = False
+        self._left = False  # nothing is placed any more
+        self._gone = False  # and nothing of Ray's is left in this process
         self._placed = ""  # the application's name
 
     def place(self, settings: Settings) -> DeploymentHandle:
@@ -59,7 +60,7 @@ class Cluster:
         return handle
 
     def leave(self) -> bool:
-        """End the replicas, and the cluster if it was begun here; return whether that came to an end.
+        """End the replicas, and the cluster if it was begun here; return whether that came to its end.
 
         Ray waits a minute for a cluster that answers no more, and then ends this process with an error.
         That is so where all processes are told to end at once, as by systemd: those of Ray itself end first.
@@ -70,7 +71,7 @@ class Cluster:
         if leaving.is_alive():
             reason = f"the cluster hasn't answered within {LEAVE_SECONDS:g} s"
             logger.warning("The replicas may not have ended: %s", reason)
-        return not leaving.is_alive()
+        return self._gone
 
     def _leave(self) -> None:
         with self._changing:
@@ -81,5 +82,5 @@ class Cluster:
                         serve.delete(self._placed)
                 except Exception as error:  # of Ray's: the cluster may be gone
                     logger.warning("The replicas may not have ended: %s", type(error).__name__)
-                finally:
-                    ray.shutdown()
+                ray.shutdown()
+            self._gone = True

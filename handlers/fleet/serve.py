@@ -50,6 +50,7 @@ def serve_fleet(settings: Settings) -> int:
             run(app, settings, listening, gateway.drain, name=life.name)
     if not opening.left:
         end(life)  # else Ray goes on waiting for the cluster, whose processes end with this one
+    end_soon(life)  # what Ray does as the interpreter ends may wait for a cluster, too
     logger.info("Stopped")
     return 1 if life.failed else 0
 
@@ -59,6 +60,13 @@ def end(life: Life) -> None:
     logger.info("Stopped")
     logging.shutdown()  # what waits to be written is
     os._exit(1 if life.failed else 0)
+
+
+def end_soon(life: Life) -> None:
+    """End the process if it hasn't come to its end by itself in END_SECONDS."""
+    ending = threading.Timer(END_SECONDS, end, (life,))
+    ending.daemon = True
+    ending.start()
 
 
 class Opening:
@@ -83,9 +91,7 @@ class Opening:
             placing.cancel()
             self.left = await asyncio.to_thread(self._cluster.leave)
             if not self.left:  # a call of Ray's may be waiting in the loop's threads, and the loop for them
-                ending = threading.Timer(END_SECONDS, end, (self._life,))
-                ending.daemon = True
-                ending.start()
+                end_soon(self._life)
 
     def render(self) -> bytes:
         """Return the metrics of all replicas; for other threads than the event loop's."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from handlers.account import DECLINABLE, Observer, open_account
+from handlers.account import DECLINABLE, RECEIVED, Observer, open_account
 from handlers.http.errors import ENDING, ClientDisconnected, Failure, describe, settle
 from handlers.http.exchange import Exchange, attach, exchange_of, operation_id
 from handlers.http.message_errors import speaks_messages
@@ -62,6 +62,7 @@ class Edge:
         attach(scope, exchange)
         set_dialect(scope, self._dialect)
         exchange.declinable = scope["extensions"].get(DECLINABLE, False)
+        exchange.received_bytes = scope["extensions"].get(RECEIVED, 0)
         open_account(exchange)
         for began in self._began:
             began(scope, exchange)

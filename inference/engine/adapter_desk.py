@@ -15,7 +15,7 @@ from inference.adapters import AdapterChange, AdapterChanged, AdapterEdition, pl
 from inference.config import ModelConfig
 from inference.engine.adapter_book import AdapterBook
 from inference.errors import AdapterRefused, ModelUnavailable
-from inference.files.allowed import allowed_files
+from inference.files.allowed import allowed_files, within
 from inference.levels.later import LaterAdapters
 from inference.types import Frame, ModelInfo
 
@@ -174,10 +174,11 @@ class AdapterDesk:
                 edition = self._carry_out(change, ready)
             except (AdapterRefused, ModelUnavailable) as error:
                 missing = isinstance(error, AdapterRefused) and error.missing
-                self._refuse(change, str(error), missing=missing)
+                self._refuse(change, within(error, ready.root), missing=missing)
             except Exception as error:  # want of memory, or files that change while they are read
                 LOG.exception("The adapter %s can't be loaded", change.name)
-                why = f"The adapter `{change.name}` can't be loaded: {type(error).__name__}: {error}"
+                said = f"{type(error).__name__}: {within(error, ready.root)}"
+                why = f"The adapter `{change.name}` can't be loaded: {said}"
                 self._refuse(change, why)
             else:
                 self._say(Frame((), edition=edition, changed=(AdapterChanged(change.id),)))

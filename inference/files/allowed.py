@@ -27,9 +27,24 @@ def allowed_files(name: str, path: str, root: str) -> AdapterFiles:
     try:
         return read_files(name, directory)
     except ModelUnavailable as error:
-        raise AdapterRefused(str(error)) from error
+        raise AdapterRefused(why_not(name, error, root)) from error
     except (OSError, UnicodeError) as error:
-        raise AdapterRefused(f"The adapter `{name}` can't be read: {error}") from error
+        raise AdapterRefused(f"The adapter `{name}` can't be read: {within(error, root)}") from error
+
+
+def why_not(name: str, error: ModelUnavailable, root: str) -> str:
+    """Return why an adapter can't be loaded, with its name and, of paths, what is below `root`."""
+    said = within(error, root)
+    named = f"The adapter `{name}` can't be loaded: "
+    return said if f"`{name}`" in said else f"{named}{said}"
+
+
+def within(error: Exception, root: str) -> str:
+    """Return what an error says with paths as they are below `root`; the rest is nobody's business."""
+    said = str(error)
+    for above in (os.path.realpath(root), root):
+        said = said if above.strip(os.sep) == "" else said.replace(above.rstrip(os.sep) + os.sep, "")
+    return said
 
 
 def _below(name: str, path: str, root: str) -> Path:

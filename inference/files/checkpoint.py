@@ -66,6 +66,7 @@ class Weights:
     in_16_bits: int = 0  # of the floats
     experts: int = 0  # of the matrices, those of experts in 16 bits: all are there before one is packed
     idle: int = 0  # of the floats, those of experts that a token isn't given to
+    passing: int = 0  # numbers that a token's experts read and make, on CPUs: of all layers, the most
     kept: int = 0  # of the matrices, those that stay as they are where linears are rounded to 8 bits
     kept_heads: int = 0  # of these, those of an embedding that is the head, which is packed beside it then
     stored: Stored | None = None  # the files' quantised weights, counted as what they are expanded to

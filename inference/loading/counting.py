@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,8 +13,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from inference.files.checkpoint import Weights
 from inference.loading.classes import model_class, numberless, stored_dtypes
 from inference.loading.keeping import KeptWeights, rounded_linears, stored_linears
+from inference.models.quantised_experts import first_sizes
 from inference.models.weights import NARROW, expert_weights, kept_kinds, make_plain
 
+_PANEL = 32  # outputs that are packed side by side, as in native.h
 _CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts")  # experts that a token is given to
 
 
@@ -72,12 +75,22 @@ def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.de
     head = model.get_output_embeddings()
     return replace(
         weights,
+        passing=_passing(model),
         floats=sum(sizes.values()),
         matrices=sum(sizes.get(each, 0) for each in counted) + experts,
         experts=experts,
         kept=sum(sizes.get(each, 0) for each in counted & (tables | _beside_text(model))),
         kept_heads=sum(sizes.get(each, 0) for each in tables & {id(getattr(head, "weight", None))}),
     )
+
+
+def has_experts(described: PreTrainedConfig) -> bool:
+    """Return whether a model of transformers' own classes is a mixture of experts."""
+    own = model_class(described)
+    try:
+        return own is not None and any(map(expert_weights, numberless(own, described).modules()))
+    except Exception:  # it will fail again as the model is loaded, and be told then
+        return False
 
 
 def _beside_text(model: PreTrainedModel) -> set[int]:
@@ -91,9 +104,29 @@ def _beside_text(model: PreTrainedModel) -> set[int]:
 
 def _idle(model: PreTrainedModel) -> int:
     """Return how many numbers a token isn't multiplied with: those of experts that it isn't given to."""
-    text = model.config.get_text_config()
-    chosen = next((each for name in _CHOSEN if type(each := getattr(text, name, None)) is int), None)
+    chosen = _chosen(model)
     if chosen is None:
         return 0
     experts = [each for module in model.modules() for each in expert_weights(module).values()]
     return sum(each.numel() * max(len(each) - chosen, 0) // len(each) for each in experts)
+
+
+def _passing(model: PreTrainedModel) -> int:
+    """Return how many numbers a token's experts read and make at once; a step's layers share the memory."""
+    mixtures = [module for module in model.modules() if expert_weights(module)]
+    return (_chosen(model) or 0) * max(map(_passing_one, mixtures), default=0)
+
+
+def _passing_one(experts: Any) -> int:
+    """Return the same of one expert: its input, what is between its linears, and its output."""
+    _, outputs, hidden = first_sizes(experts)
+    gates = 1 + bool(experts.has_gate)
+    inner = outputs // gates
+    apart = outputs if gates > 1 and inner % _PANEL else 0  # gates and ups that share a panel
+    return 2 * hidden + inner + apart
+
+
+def _chosen(model: PreTrainedModel) -> int | None:
+    """Return how many experts a token is given to, None if the configuration doesn't say."""
+    text = model.config.get_text_config()
+    return next((each for name in _CHOSEN if type(each := getattr(text, name, None)) is int), None)

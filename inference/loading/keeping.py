@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from inference.loading.keeping_experts import (
     KeptExperts,
     keep_experts,
+    on_threads,
     round_experts,
     rounded_shapes,
     stored_experts,
@@ -99,14 +100,17 @@ def keep(model: PreTrainedModel, kept: KeptWeights, tensors: Mapping[str, Kept],
 
     `tensors` are what files hold of these by its names.
     """
-    with torch.inference_mode():
-        for name, path in kept.places.items():
-            module = model.get_submodule(path)
-            if kept.rounding is not None:
-                assert isinstance(module, nn.Linear), "such were found"
-                keep_codes(module, _rounded(module.weight, kept.rounding), dtype)
-                continue
+
+    def keep_one(name: str) -> None:
+        module = model.get_submodule(kept.places[name])
+        if kept.rounding is None:
             keep_codes(module, tensors[name].codes(), dtype)
+            return
+        assert isinstance(module, nn.Linear), "such were found"
+        keep_codes(module, _rounded(module.weight, kept.rounding), dtype)
+
+    on_threads(keep_one, kept.places)
+    with torch.inference_mode():
         keep_experts(model, kept.experts, tensors, dtype)
         if kept.rounding is not None:
             round_experts(model, kept.experts, partial(_rounded, rounding=kept.rounding), dtype)

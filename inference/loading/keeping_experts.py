@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from inference.errors import ModelUnavailable
 from inference.models.file_names import FileNames
 from inference.models.quantised_experts import keep_expert_codes
 from inference.models.weights import expert_weights
@@ -17,6 +19,8 @@ from inference.quantised.codes import Codes, join
 from inference.quantised.expansion import Expansion
 from inference.quantised.stored import Kept, Stored
 
+Given = TypeVar("Given")
+Result = TypeVar("Result")
 Names = tuple[str, ...]  # in the files: of what one expert's outputs are put together of
 
 
@@ -78,9 +82,28 @@ def round_experts(
         codes: dict[str, list[Codes]] = {}
         for name, weights in expert_weights(experts).items():
             turned = weights.detach().transpose(1, 2) if experts.is_transposed else weights.detach()
-            codes[name] = [rounds(each) for each in turned]
+            codes[name] = on_threads(rounds, turned)
             del experts._parameters[name]
         keep_expert_codes(experts, codes, dtype)
+
+
+def on_threads(work: Callable[[Given], Result], several: Iterable[Given]) -> list[Result]:
+    """Return what `work` makes of each weight, on as many threads as torch has, in inference mode.
+
+    Each has one thread of torch's: a weight is too small for several, and all at once they'd be more than
+    there are cores.
+    """
+    threads = torch.get_num_threads()
+
+    def alone(each: Given) -> Result:
+        with torch.inference_mode():  # which is a thread's own
+            return work(each)
+
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(alone, several))
+    finally:
+        torch.set_num_threads(threads)  # what threads that are started later begin with
 
 
 def rounded_shapes(model: nn.Module) -> dict[str, list[tuple[int, int]]]:
@@ -97,11 +120,19 @@ def _read(experts: tuple[Names, ...], tensors: Mapping[str, Kept]) -> list[Codes
     def whole(names: Names) -> Codes:
         codes = [tensors[name].codes() for name in names]
         found = join(codes) or join([each.packable() for each in codes])  # groups may be of other sizes
-        assert found is not None, "their forms are alike"
+        if found is None:
+            raise ModelUnavailable(
+                f"{_listed(names)} of the files are parts of one expert, and in codes of different kinds "
+                f"or groups, which can't be one weight: start with --compress-weights false, which has them "
+                f"expanded, or give a model whose experts are quantised alike"
+            )
         return found
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # each is too small for several threads
-        return list(pool.map(whole, experts))
+    return on_threads(whole, experts)
+
+
+def _listed(names: Names) -> str:
+    return " and ".join(f"`{name}`" for name in names)
 
 
 def _whole(

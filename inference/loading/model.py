@@ -26,9 +26,9 @@ from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 from inference.files.checkpoint import Checkpoint, Weights
 from inference.files.model_files import ADAPTER, safetensors_files
-from inference.loading.classes import classes_of_text, model_class, own_config, stored_dtypes
+from inference.loading.classes import classes_of_text, model_class, numberless, own_config, stored_dtypes
 from inference.loading.keeping import KeptWeights, keep
-from inference.loading.obstacles import check_loaded, unavailable
+from inference.loading.obstacles import check_experts, check_loaded, unavailable
 from inference.loading.own_code import runs_code
 from inference.models.quantised_experts import without_experts
 from inference.models.weights import loading_class, make_plain, widen
@@ -133,7 +133,10 @@ def load_model(
     except Exception as error:  # what values of the wrong type lead to can be anything
         if device.type != "cpu" and is_shortage(error):
             raise  # told elsewhere, with what is free
+        _check_experts(checkpoint, config, described, weights)
         raise unavailable(config.name, checkpoint.path, error) from error
+    if loaded["missing_keys"] or loaded["mismatched_keys"]:
+        _check_experts(checkpoint, config, described, weights)
     check_loaded(config.name, model, loaded)
     if weights.stored is not None and (checkpoint.path / GENERATION_CONFIG_NAME).is_file():
         model.generation_config = GenerationConfig.from_pretrained(checkpoint.path)  # read with files alone
@@ -142,6 +145,20 @@ def load_model(
         widen(model)
     progress(f"Loaded {type(model).__name__} in {time.monotonic() - started:.1f} s")
     return model
+
+
+def _check_experts(
+    checkpoint: Checkpoint, config: ModelConfig, described: PreTrainedConfig, weights: Weights
+) -> None:
+    """Raise ModelUnavailable if files lack some experts' weights, for which a model can't be loaded."""
+    own = model_class(described)
+    if own is None:
+        return
+    try:
+        model = numberless(own, described)
+    except Exception:  # which is why it couldn't be loaded, then
+        return
+    check_experts(config.name, checkpoint.path, model, weights.dtypes)
 
 
 def _is_no_advice(record: logging.LogRecord) -> bool:

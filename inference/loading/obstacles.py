@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from huggingface_hub.errors import (
 from transformers import PreTrainedModel
 
 from inference.errors import ModelUnavailable
-from inference.files.model_files import read_object
+from inference.files.model_files import INDEX, read_object, safetensors_files
+from inference.files.safetensors import read_header
+from inference.models.file_names import FileNames
 
 LOG = logging.getLogger(__name__)
 
@@ -61,6 +64,64 @@ def check_loaded(name: str, model: PreTrainedModel, info: Mapping[str, Any]) -> 
         )
 
 
+def check_experts(name: str, directory: Path, model: PreTrainedModel, tensors: Collection[str]) -> None:
+    """Raise ModelUnavailable if the files lack some tensors of some experts, and have others of these.
+
+    What transformers says then is of shapes that don't go together. `tensors` are all that the files have.
+    """
+    names = FileNames(model)
+    pieces = {each: piece for each in tensors if (piece := names.piece(each)) is not None}
+    own = dict(model.named_parameters())
+    most = 1 + max((piece.expert for piece in pieces.values()), default=-1)  # of more, config.json alone says
+    counts = {each.name: min(len(own[each.name]), most) for each in pieces.values() if each.name in own}
+    known = {(piece.name, piece.expert, piece.part): each for each, piece in pieces.items()}
+    lacking = {
+        _renumbered(each, piece.expert, expert)
+        for each, piece in pieces.items()
+        for expert in range(counts.get(piece.name, 0))
+        if (piece.name, expert, piece.part) not in known
+    }
+    lacking |= {
+        f"{name}, part {part + 1} of {piece.parts}"  # which no expert has
+        for name, piece in {piece.name: piece for piece in pieces.values()}.items()
+        for part in range(piece.parts)
+        if all((name, expert, part) not in known for expert in range(counts.get(name, 0)))
+    }
+    if lacking:
+        first = min(lacking, key=_by_numbers)
+        raise ModelUnavailable(
+            f"`{name}` can't be loaded: its files lack `{first}`{_and_more(lacking, 1)}, and have other "
+            f"weights of these experts{_file_of(first, directory)}: download the file again, or give the "
+            "model that has them all"
+        )
+
+
+def _renumbered(tensor: str, expert: int, other: int) -> str:
+    """Return what another expert's tensor of the same kind is called; a layer's number is before experts'."""
+    before, _, behind = tensor.rpartition(f".{expert}.")
+    return f"{before}.{other}.{behind}"
+
+
+def _by_numbers(tensor: str) -> list[tuple[bool, int, str]]:
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in tensor.split(".")]
+
+
+def _file_of(lacking: str, directory: Path) -> str:
+    """Return where the index says that a tensor is, or where what is called most alike is; "" if nowhere."""
+    index = read_object(directory / INDEX) if (directory / INDEX).is_file() else {}
+    if isinstance(file := index.get("weight_map", {}).get(lacking), str):
+        return f"; by {INDEX} it is in {file}"
+    files = {tensor: file for file in safetensors_files(directory) for tensor in read_header(file)}
+    alike = max(sorted(files), key=lambda each: _begin_alike(each, lacking), default=None)
+    return f"; {files[alike].name} has `{alike}`" if alike else ""
+
+
+def _begin_alike(one: str, other: str) -> int:
+    """Return how many parts of two names are the same until the first that isn't."""
+    pairs = zip(one.split("."), other.split("."), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
 def _is_transformers_own(model: PreTrainedModel) -> bool:
     return type(model).__module__.partition(".")[0] == "transformers"
 
@@ -69,8 +130,8 @@ def _quoted(tensors: list[str]) -> str:
     return ", ".join(f"`{tensor}`" for tensor in tensors[:_SHOWN])
 
 
-def _and_more(found: Collection[object]) -> str:
-    more = len(found) - _SHOWN
+def _and_more(found: Collection[object], shown: int = _SHOWN) -> str:
+    more = len(found) - shown
     return f" and {more} more" if more > 0 else ""
 
 

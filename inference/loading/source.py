@@ -20,7 +20,7 @@ from inference.gpu.ops import choose_ops
 from inference.kernels.native import Library, open_library
 from inference.levels.served import Served
 from inference.loading.classes import has_own_code
-from inference.loading.counting import held_weights, kept_weights
+from inference.loading.counting import has_experts, held_weights, kept_weights
 from inference.loading.keeping import KeptWeights
 from inference.loading.level import Options, bring_up
 from inference.loading.model import (
@@ -222,6 +222,12 @@ def find_source(
         raise ModelUnavailable(
             f"A model is spread over CPUs alone, and --num-shard {config.shards} would spread it over GPUs: "
             f"leave it out (--replicas gives each GPU a server), or use --device cpu"
+        )
+    if config.shards > 1 and has_experts(described):
+        raise ModelUnavailable(
+            f"`{config.model.name}` is a mixture of experts, which can't be divided, and --num-shard "
+            f"{config.shards} would divide it: leave it out, one process uses all cores (--quantize "
+            "bitsandbytes-nf4 has experts take a quarter of the memory of 16 bits)"
         )
     device_path = device_path or device.type != "cpu"
     library, without = _open_library(config, threads, device, device_path=device_path)

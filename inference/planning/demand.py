@@ -6,7 +6,10 @@ import math
 from dataclasses import dataclass
 
 from inference.errors import ModelUnavailable
+from inference.machine import Machine
 
+MIB = 1024 * 1024
+GIB = 1024 * MIB
 TOKEN_BYTES = 64  # that a token takes in any case, in the engine's books
 _LONGEST = 1 << 20  # tokens of a text where the model has no limit of its own
 _LONGEST_WHOLE = 4096  # the same where prompts are read at once: all others wait as long as one takes
@@ -29,6 +32,8 @@ class Demand:
     loading_bytes: int = 0  # that weights take while they are loaded, if that is known to be more
     loading_how: str = ""  # what they are then, for a sentence
     product_speed: float = 1.0  # of its linears' products, beside float32's on the same machine
+    step_token_bytes: int = 0  # of each token that a step computes, while its experts do
+    step_bytes: int = 0  # of all of them; known once a step's size is
     whole: bool = False  # it reads a prompt at once, and nothing of one is of use to another
     pair_bytes: int = 0  # of each two tokens of a prompt, while one layer's attention looks at them at once
 
@@ -65,3 +70,30 @@ def check_whole(asked: int, step: int | None, demand: Demand) -> None:
             f"`max_batch_prefill_tokens` must be >= `max_input_tokens`, as this model reads prompts at once. "
             f"Given: {step} and {asked}; lower --max-input-tokens, or raise --max-batch-prefill-tokens"
         )
+
+
+def too_little(demand: Demand, machine: Machine, sequences: int, states: int) -> ModelUnavailable:
+    """Return the refusal of a model that leaves no room for keys and values."""
+    return ModelUnavailable(
+        f"Not enough memory: {machine.free_bytes / MIB:,.0f} MiB are free, the weights take "
+        f"{demand.weights_bytes / MIB:,.0f} MiB{_step_said(demand)}{states_said(sequences, states)}; "
+        "use a smaller model or --dtype, or a bigger machine"
+    )
+
+
+def states_said(sequences: int, states: int) -> str:
+    """Return what states take, for the middle of a sentence; "" if they take nothing."""
+    if not states:
+        return ""
+    return (
+        f", the states of {sequences} sequences {states / MIB:,.0f} MiB (--max-batch-size makes these fewer)"
+    )
+
+
+def _step_said(demand: Demand) -> str:
+    if not demand.step_bytes:
+        return ""
+    return (
+        f", what a step's experts compute {demand.step_bytes / MIB:,.0f} MiB (--max-batch-prefill-tokens "
+        "makes it less)"
+    )

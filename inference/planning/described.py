@@ -16,6 +16,7 @@ STATE_TYPES = {"linear_attention", "conv", "hybrid"}  # of layers, as configurat
 STATELESS_TYPES = {"moe", "mlp", "dummy"}  # of layers without attention
 KEYLESS_TYPES = {"linear_attention", "conv", *STATELESS_TYPES}  # of those that keep no keys and values
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions")
+_FLOAT_BYTES = 4
 _SCORES = 3  # tensors that attention makes of a prompt's scores: they, what is added, and their shares
 
 
@@ -47,8 +48,9 @@ def describe_demand(
         most_part=part.most,
         positions_note=positions.note,
         weights_form=str(linears).removeprefix("torch."),
+        step_token_bytes=weights.passing * _FLOAT_BYTES,
         whole=bool(described.is_encoder_decoder),
-        pair_bytes=_SCORES * 4 * (_first(text, "num_attention_heads", "n_head", "num_heads") or 1),
+        pair_bytes=_SCORES * _FLOAT_BYTES * (_first(text, "num_attention_heads", "n_head", "num_heads") or 1),
     )
 
 

@@ -8,10 +8,9 @@ from inference.config import EngineConfig
 from inference.errors import ModelUnavailable
 from inference.kv_cache.blocks import PAGE
 from inference.machine import Machine
-from inference.planning.demand import TOKEN_BYTES, Demand, check_whole
-
-MIB = 1024 * 1024
-GIB = 1024 * MIB
+from inference.planning.demand import GIB as GIB
+from inference.planning.demand import MIB as MIB
+from inference.planning.demand import TOKEN_BYTES, Demand, check_whole, states_said, too_little
 
 _GIGAFLOPS = {  # of one core, in float32, cautiously
     "amx": 95,
@@ -81,7 +80,7 @@ class Plan:
             form += f"; {demand.loading_bytes / MIB:,.0f} MiB while they are {demand.loading_how}"
         return (
             f"Plan: {computing}; weights {demand.weights_bytes / MIB:,.0f} MiB ({form}), "
-            f"{self._states_said}"
+            f"{self._experts_said}{self._states_said}"
             f"{'KV cache' if demand.kv_bytes > TOKEN_BYTES else 'books for'} {self.kv_tokens:,} tokens x "
             f"{demand.kv_bytes:,} B = "
             f"{self.kv_tokens * demand.kv_bytes / MIB:,.0f} MiB of {machine.free_bytes / MIB:,.0f} MiB free"
@@ -112,6 +111,11 @@ class Plan:
         return f" (there is no memory for the {self.missed_tokens:,} tokens of --max-batch-total-tokens)"
 
     @property
+    def _experts_said(self) -> str:
+        passing = self.demand.step_bytes
+        return f"what a step's experts compute {passing / MIB:,.0f} MiB, " if passing else ""
+
+    @property
     def _states_said(self) -> str:
         each = self.demand.state_bytes
         if not each:
@@ -136,6 +140,7 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine, most: int 
     sequences = config.max_batch_size or _sequences(config, demand, machine)
     sequences = sequences if most is None else min(sequences, most)
     step_tokens = config.max_batch_prefill_tokens or _step_tokens(demand, machine, sequences)
+    demand = replace(demand, step_bytes=step_tokens * demand.step_token_bytes)
     snapshots = _snapshots(config, demand, machine, sequences)
     states = (2 * sequences + snapshots) * demand.state_bytes
     asked, missed = config.max_batch_total_tokens, 0
@@ -143,7 +148,7 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine, most: int 
     if asked is not None and asked >= PAGE and (demand.whole or machine.device_type == "cpu"):
         kv_tokens = min(asked, _most_cache(demand, machine, states) // demand.kv_bytes)
         if kv_tokens < PAGE:
-            raise _too_little(demand, machine, sequences, states)
+            raise too_little(demand, machine, sequences, states)
         missed = asked if kv_tokens < asked else 0
     if kv_tokens < PAGE:
         raise ModelUnavailable(
@@ -156,7 +161,7 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine, most: int 
     if max_total > kv_tokens:
         raise ModelUnavailable(
             f"Not enough memory to handle `max_total_tokens={max_total}`: the KV cache holds {kv_tokens} "
-            f"tokens{_states_said(sequences, states)}; lower --max-total-tokens, or raise "
+            f"tokens{states_said(sequences, states)}; lower --max-total-tokens, or raise "
             f"--max-batch-total-tokens if there is memory"
         )
     if positions is not None and max_total > positions:
@@ -231,7 +236,7 @@ def _snapshots(config: EngineConfig, demand: Demand, machine: Machine, sequences
     asked, own = config.max_batch_size is not None, 2 * sequences * demand.state_bytes
     room = _left(demand, machine) * 3 // 4 if asked else _state_room(config, demand, machine)
     if asked and own > room:
-        raise _too_little(demand, machine, sequences, own)
+        raise too_little(demand, machine, sequences, own)
     if asked:
         room = min(room, _beside_longest(config, demand, machine))
     spare = max(room - own, 0) // demand.state_bytes
@@ -299,7 +304,7 @@ def _kv_tokens(config: EngineConfig, demand: Demand, machine: Machine, sequences
     longest = config.max_total_tokens or demand.max_positions or min(fits, demand.longest)
     wanted = sequences * -(-longest // PAGE) * PAGE
     if min(fits, wanted) < PAGE:
-        raise _too_little(demand, machine, sequences, states)
+        raise too_little(demand, machine, sequences, states)
     return min(fits, wanted)
 
 
@@ -326,21 +331,6 @@ def _most_cache(demand: Demand, machine: Machine, states: int) -> int:
 
 
 def _left(demand: Demand, machine: Machine) -> int:
-    """Return what is free beside the weights: what was measured, if it was."""
-    return machine.free_bytes - demand.weights_bytes if machine.cache_bytes is None else machine.cache_bytes
-
-
-def _too_little(demand: Demand, machine: Machine, sequences: int, states: int) -> ModelUnavailable:
-    return ModelUnavailable(
-        f"Not enough memory: {machine.free_bytes / MIB:,.0f} MiB are free, the weights take "
-        f"{demand.weights_bytes / MIB:,.0f} MiB{_states_said(sequences, states)}; use a smaller model or "
-        f"--dtype, or a bigger machine"
-    )
-
-
-def _states_said(sequences: int, states: int) -> str:
-    if not states:
-        return ""
-    return (
-        f", the states of {sequences} sequences {states / MIB:,.0f} MiB (--max-batch-size makes these fewer)"
-    )
+    """Return what is free beside weights and what steps compute: what was measured, if it was."""
+    taken = demand.weights_bytes + demand.step_bytes
+    return machine.free_bytes - taken if machine.cache_bytes is None else machine.cache_bytes

@@ -41,7 +41,9 @@ def find(table: Table, method: Method) -> Found:
     for name, prefix in table.ending(".qweight"):
         found.weights[f"{prefix}.weight"] = read(table, name, prefix, size)
     for name, prefix in table.ending(".scales"):  # which its activation is divided by
-        if f"{prefix}.qweight" not in table.tensors:
+        if f"{prefix}.qzeros" in table.tensors:
+            table.get(f"{prefix}.qweight", ("I32",), (None, None))
+        elif f"{prefix}.qweight" not in table.tensors:
             raise method.variant(f"and its scaled activations (`{name}`)")
     found.notes.add(f"4 bits in groups of {size}")
     return found

@@ -43,13 +43,13 @@ def find(table: Table, method: Method) -> Found:
     for name in table.tensors:
         if _STATE in name:
             weight, _, kind = name.partition(_STATE)
-            found.weights[weight] = _in_4_bits(table, name, weight)
+            found.weights[weight] = _in_4_bits(table, name, weight, kind)
             found.notes.add(kind)
     found.idle.update(name for name in table.tensors if name.endswith(".weight_format"))
     return found
 
 
-def _in_4_bits(table: Table, name: str, weight: str) -> Expansion:
+def _in_4_bits(table: Table, name: str, weight: str, kind: str) -> Expansion:
     state = _state(table, name)
     shape, block = tuple(state["shape"]), state["blocksize"]
     count = math.prod(shape)
@@ -72,7 +72,7 @@ def _in_4_bits(table: Table, name: str, weight: str) -> Expansion:
     of_rows = shape[1] % block == 0 and shape[1] % 2 == 0
     kept = packed_bytes(shape[0], shape[1], block, zeros=False) if of_rows else 0
     codes = partial(_bits4, shape=shape, block=block, nested=nested, offset=offset) if kept else None
-    return Expansion(shape, parts, expand, codes, kept)
+    return Expansion(shape, parts, expand, codes, kept, kind=kind)
 
 
 def _state(table: Table, name: str) -> dict[str, Any]:

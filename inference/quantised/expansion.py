@@ -33,7 +33,7 @@ class Expansion:
     codes: ReadCodes | None = None  # the same in few bits, if it is stored so, and can be computed with so
     codes_bytes: int = 0  # that this takes, but for what its last panel or block lacks
     bits: int = 4  # of a code
-    kind: str = ""  # of one in 8 bits, as safetensors calls it
+    kind: str = ""  # of its codes, where there are several: those of other kinds can't be joined with it
     experts: ReadExperts | None = None  # as `codes`, of a weight that has each expert's (outputs, inputs)
 
     @property

@@ -36,9 +36,10 @@ def round_rows(weight: Tensor, rounding: str) -> Bits4:
         blocks = pad(rows.float(), (0, -rows.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
         greatest = blocks.abs().amax(-1)
         shares = blocks / greatest.clamp(min=torch.finfo(torch.float32).tiny)[..., None]
-        found = torch.zeros(shares.shape, dtype=torch.uint8)
-        for border in borders:  # a search takes more than twice as long, as it can't be foreseen
-            found += shares > border
-        codes.append(pack_codes(found.flatten(1)[:, : rows.shape[1]]))
+        found, above = torch.zeros_like(shares), torch.empty_like(shares)
+        # A search can't be foreseen, and takes several times as long; so do comparisons that give a bool
+        for border in borders:
+            found += torch.gt(shares, border, out=above)
+        codes.append(pack_codes(found.flatten(1)[:, : rows.shape[1]].to(torch.uint8)))
         scales.append(greatest)
     return Bits4(torch.cat(codes), weight.shape[1], BLOCK, torch.cat(scales), levels)

@@ -57,6 +57,51 @@ def change(path: Path, edit: Callable[[dict[str, Tensor]], object]) -> None:
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
 
 
+@pytest.mark.parametrize(
+    ("family", "lacking", "beside"),
+    [
+        ("qwen3_moe", ".0.mlp.experts.1.down_proj.weight", ".0.mlp.experts.1.gate_proj.weight"),
+        ("mixtral", ".1.block_sparse_moe.experts.1.w1.weight", ".1.block_sparse_moe.experts.1.w2.weight"),
+    ],
+)
+@pytest.mark.parametrize("indexed", [True, False], ids=["index", "one file"])
+def test_the_weight_of_an_expert_that_files_lack_is_named(
+    family: str, lacking: str, beside: str, tmp_path: Path, *, indexed: bool
+) -> None:
+    save_model(family, tmp_path)
+    name, other = f"model.layers{lacking}", f"model.layers{beside}"
+    change(tmp_path, lambda tensors: tensors.pop(name))
+    where = f"model.safetensors has `{other}`"
+    if indexed:
+        written = {"metadata": {}, "weight_map": {name: "model.safetensors", other: "model.safetensors"}}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(written))
+        where = "by model.safetensors.index.json it is in model.safetensors"
+    found = refusal(tmp_path)
+    assert f"its files lack `{name}`, and have other weights of these experts; {where}: download" in found
+
+
+def test_an_expert_that_files_lack_wholly_is_named(tmp_path: Path) -> None:
+    def drop(tensors: dict[str, Tensor]) -> None:
+        for name in [each for each in tensors if ".experts.1." in each and "layers.1." in each]:
+            del tensors[name]
+
+    save_model("qwen3_moe", tmp_path)
+    change(tmp_path, drop)
+    found = refusal(tmp_path)
+    assert "its files lack `model.layers.1.mlp.experts.1.down_proj.weight` and 2 more, and have" in found
+
+
+def test_a_part_that_no_expert_has_is_named(tmp_path: Path) -> None:
+    def drop(tensors: dict[str, Tensor]) -> None:
+        for expert in range(4):
+            del tensors[f"model.layers.1.mlp.experts.{expert}.up_proj.weight"]
+
+    save_model("qwen3_moe", tmp_path)
+    change(tmp_path, drop)
+    found = refusal(tmp_path)
+    assert "its files lack `model.layers.1.mlp.experts.gate_up_proj, part 2 of 2`, and have" in found
+
+
 @pytest.mark.parametrize("name", [LAYER, "lm_head.weight", "model.norm.weight"])
 def test_weights_that_are_missing_are_not_made_up(name: str, model: Path) -> None:
     change(model, lambda tensors: tensors.pop(name))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
@@ -17,6 +18,7 @@ from inference.kernels.native import open_library
 from inference.levels.ladder import Attempt, Climb
 from inference.levels.served import Level, Served
 from inference.loading.source import find_source
+from inference.quantised.rounding4 import LEVELS
 from tests.engine.cores import Session, config, request
 from tests.engine.models import save_model
 from tests.engine.quantised import Floats, Packed, describe, in_words_with_scales, save_quantised
@@ -196,3 +198,34 @@ def test_what_is_rounded_at_the_start_is_all_there_before(tmp_path: Path) -> Non
     assert len(source.kept.experts.rounded) == 3
     assert demand.loading_how == "rounded"
     assert demand.loading_bytes >= 2 * source.kept.numbers + source.kept.nbytes
+
+
+@pytest.mark.parametrize("renamed", [True, False], ids=["said", "unsaid"])
+def test_an_expert_whose_parts_are_of_two_kinds_is_expanded_or_refused_with_what_to_do(
+    tmp_path: Path, *, renamed: bool
+) -> None:
+    """NF4 beside FP4 in one layer; where names don't say so, it is seen as the codes are read."""
+    save_quantised("qwen3_moe", tmp_path, FORMATS["bitsandbytes nf4"], rounded=False)
+    tensors = load_file(tmp_path / "model.safetensors")
+    weight = "model.layers.0.mlp.experts.1.up_proj.weight"
+    tensors[f"{weight}.quant_map"] = torch.tensor(LEVELS["fp4"])
+    if renamed:
+        state = tensors.pop(f"{weight}.quant_state.bitsandbytes__nf4")
+        tensors[f"{weight}.quant_state.bitsandbytes__fp4"] = state
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    asked = [request(str(at), prompt) for at, prompt in enumerate(PROMPTS)]
+    expanded = Session(replace(config(tmp_path, max_total_tokens=64), compress_weights=False))
+    if not renamed:
+        with pytest.raises(
+            ModelUnavailable, match=rf"`{weight}` of the files are parts of one expert.*false"
+        ):
+            Session(config(tmp_path, max_total_tokens=64))
+        expanded.close()
+        return
+    session = Session(config(tmp_path, max_total_tokens=64))
+    assert session.info.quantization is not None
+    assert "kept in 4 bits, some expanded" in session.info.quantization
+    found, expected = session.run(asked), expanded.run(asked)
+    session.close()
+    expanded.close()
+    assert [found.tokens(each.id) for each in asked] == [expected.tokens(each.id) for each in asked]

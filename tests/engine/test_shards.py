@@ -183,6 +183,14 @@ def test_a_model_that_cannot_be_divided_is_refused_and_leaves_nothing(tmp_path: 
     assert set(threading.enumerate()) <= threads
 
 
+def test_a_mixture_of_experts_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    save_model("qwen3_moe", tmp_path)
+    children = _children()
+    with pytest.raises(ModelUnavailable, match=r"mixture of experts, which can't be divided.*--num-shard 2"):
+        TorchCore(config(tmp_path, shards=2)).load(print)
+    assert _children() <= children
+
+
 def test_without_native_kernels_there_are_no_shards(directory: Path) -> None:
     with pytest.raises(ModelUnavailable, match="without the native kernels"):
         TorchCore(config(directory, shards=2, native_kernels=False)).load(print)

@@ -106,6 +106,30 @@ async def test_a_body_that_is_too_long_is_refused_by_the_limit_of_the_replicas_m
     assert own.json()["error"] == seen.json()["error"]
 
 
+@pytest.mark.parametrize(
+    ("size", "chunked", "received"), [(900, False, 900), (900, True, 900), (2_000, True, 1_200)]
+)
+async def test_what_was_received_of_a_body_that_is_too_long_is_logged(
+    size: int, chunked: bool, received: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of one that is read in pieces no more than to the limit; a replica is given its length alone."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, size, 300):
+            yield body[start : start + 300]
+
+    limits: dict[str, Any] = {"payload_limit": 100, "image_payload_limit": 1_000}
+    service, body = make_service(**limits), json.dumps({"inputs": "x" * (size - 14)}).encode()
+    assert len(body) == size
+    app = create_app(service)
+    with caplog.at_level(logging.INFO, "parley.access"):
+        async with serving(app, service), client_of(LocalFleet({"one": app}), **limits) as client:
+            kind, content = {"content-type": "application/json"}, pieces() if chunked else body
+            assert (await client.post("/generate", content=content, headers=kind)).status_code == 413
+    told = [each.received_bytes for each in caplog.records if each.getMessage() == "POST /generate"]  # type: ignore[attr-defined]
+    assert told == [received]
+
+
 async def test_a_body_that_is_too_long_is_passed_on_to_no_replica() -> None:
     fleet = LocalFleet({"one": says(413, "validation")})
     async with client_of(fleet, payload_limit=100, image_payload_limit=1_000) as client:

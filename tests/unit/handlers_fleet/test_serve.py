@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import signal
 import threading
 import warnings
 from typing import Any
@@ -51,3 +52,40 @@ async def test_a_server_that_could_not_leave_its_cluster_waits_for_nothing(
         pass
     assert ended.wait(10 if not left else 0.1) is not left
     assert codes == ([] if left else [0])
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_cluster_that_ray_fails_to_leave_is_not_left(
+    fails: bool, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ray would try again as the interpreter ends, and wait for a minute then."""
+
+    def shutdown() -> None:
+        if fails:
+            raise RuntimeError("the cluster is gone")
+
+    cluster = importlib.import_module("handlers.fleet.cluster")
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(cluster.ray, "shutdown", shutdown)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    assert cluster.Cluster().leave() is not fails
+
+
+def test_a_server_that_has_ended_waits_a_bounded_time_for_ray(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, codes = threading.Event(), list[int]()
+
+    def exit(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    for module, name in ((serve, "listen"), (serve, "run"), (signal, "signal")):
+        monkeypatch.setattr(module, name, lambda *_, **__: None)
+    monkeypatch.setattr(serve, "END_SECONDS", 0.01)
+    monkeypatch.setattr(os, "_exit", exit)
+    monkeypatch.setattr(logging, "shutdown", lambda: None)
+    monkeypatch.setattr(serve.last_resorts, "install", lambda: None)
+    assert serve.serve_fleet(Settings()) == 0
+    assert ended.wait(10)
+    assert codes == [0]

@@ -65,3 +65,21 @@ def test_what_is_not_there_or_no_adapter_is_told(root: Path) -> None:
     (root / "deep" / "one" / "adapter_model.safetensors").write_bytes(b"\xff" * 100)
     with pytest.raises(AdapterRefused, match=r"The adapter|adapter_model"):
         allowed_files("a", "deep/one", str(root))
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_it_is_told_by_its_name_and_its_path_below_the_directory(root: Path, linked: bool) -> None:
+    """Whoever may load adapters needn't know where the server's files are."""
+    given, one = root, root / "deep" / "one"
+    if linked:
+        given = root.parent / "link"
+        os.symlink(root, given)
+    with pytest.raises(AdapterRefused, match=r"^The adapter `a` can't be loaded: no `[a-z_.]+` in deep$"):
+        allowed_files("a", "deep", str(given))
+    (one / "adapter_model.safetensors").write_bytes(b"\xff" * 100)
+    damaged = r"^The adapter `a` can't be loaded: `deep/one/adapter_model.safetensors` is damaged"
+    with pytest.raises(AdapterRefused, match=damaged):
+        allowed_files("a", "deep/one", str(given))
+    (one / "adapter_config.json").write_text("[]")
+    with pytest.raises(AdapterRefused, match=r"^The adapter `a` can.t be loaded: deep/one/adapter_con"):
+        allowed_files("a", "deep/one", str(given))

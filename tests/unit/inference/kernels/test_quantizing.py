@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from inference.kernels import quantizing  # noqa: E402
 from inference.kernels.quantizing import quantize_rows, sums_of_rows  # noqa: E402
 
 
@@ -42,3 +43,22 @@ def test_what_is_subtracted_of_a_row_is_its_sum_times_128_or_the_products_of_nei
     assert torch.equal(sums_of_rows(rows, paired=False), (exact.sum(1) * 128).int())
     products = sum((exact[:, i] * exact[:, i + 1] for i in range(0, k - 1, 2)), torch.zeros(5000).long())
     assert torch.equal(sums_of_rows(rows, paired=True), products.int())
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_a_row_becomes_the_same_however_many_are_worked_on_at_once(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = torch.randn(7, 10, generator=torch.Generator().manual_seed(3))
+    rows, scales = quantize_rows(weight, step)
+    sums = [sums_of_rows(rows, paired=paired) for paired in (False, True)]
+    pieces: list[int] = []
+    for numbers in (1, 25, 69):
+        monkeypatch.setattr(quantizing, "_AT_ONCE", numbers)
+        found, found_scales = quantize_rows(weight, step)
+        assert torch.equal(found, rows)
+        assert torch.equal(found_scales, scales)
+        again = [sums_of_rows(rows, paired=paired) for paired in (False, True)]
+        assert all(torch.equal(each, other) for each, other in zip(again, sums, strict=True))
+        pieces.append(len([*quantizing._slices(weight)]))
+    assert pieces[0] > 1

@@ -40,3 +40,16 @@ def test_a_token_is_not_multiplied_with_experts_that_it_is_not_given_to(
 
 def test_a_token_is_multiplied_with_all_of_a_model_without_experts() -> None:
     assert held_weights(toy_config("llama"), NONE, torch.device("cpu")).idle == 0
+
+
+def test_what_a_tokens_experts_compute_is_counted_as_the_kernels_lay_it_out() -> None:
+    """An input and an output of each, and what is between its linears."""
+    config = toy_config("qwen3_moe")
+    found = held_weights(config, NONE, torch.device("cpu")).passing
+    wide, inner = config.hidden_size, config.moe_intermediate_size
+    apart = 2 * inner if inner % 32 else 0
+    assert found == config.num_experts_per_tok * (2 * wide + inner + apart)
+    assert held_weights(config, NONE, torch.device("cuda")).passing == 0
+    assert held_weights(toy_config("llama"), NONE, torch.device("cpu")).passing == 0
+    described = describe_demand(config, Weights(10**9, 0, passing=found), *3 * (torch.float32,))
+    assert described.step_token_bytes == 4 * found

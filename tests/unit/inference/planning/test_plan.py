@@ -327,3 +327,22 @@ def test_texts_that_become_batches_leave_a_device_memory_for_it() -> None:
     asked = make_plan(EngineConfig(max_batch_total_tokens=10_000_000), endless, device)
     assert asked.kv_tokens * WHOLE.kv_bytes <= left // 3
     assert asked.missed_tokens == 10_000_000
+
+
+def test_what_a_steps_experts_compute_is_planned_for_and_said() -> None:
+    """As for Qwen3-30B-A3B, whose tokens are given to 8 experts, 2048 wide."""
+    mixture = replace(DEMAND, step_token_bytes=8 * 4 * (2 * 2048 + 768), max_positions=131_072)
+    tight = replace(MACHINE, free_bytes=4 * GIB + 512 * MIB)
+    plan, without = (
+        make_plan(EngineConfig(), each, tight) for each in (mixture, replace(mixture, step_token_bytes=0))
+    )
+    step = plan.step_tokens * mixture.step_token_bytes
+    assert f", what a step's experts compute {step / MIB:,.0f} MiB, KV cache" in str(plan)
+    assert "experts" not in str(without)
+    assert plan.kv_tokens == (4 * GIB - step) // 4 // DEMAND.kv_bytes // PAGE * PAGE < without.kv_tokens
+    assert fit_plan(EngineConfig(), plan, plan.demand, tight) == plan
+    small = replace(MACHINE, free_bytes=512 * MIB + step)
+    with pytest.raises(
+        ModelUnavailable, match=r"what a step's experts compute \d+ MiB \(--max-batch-prefill"
+    ):
+        make_plan(EngineConfig(), mixture, small)

@@ -33,6 +33,7 @@ def test_outputs_of_even_numbers_come_first_in_a_word() -> None:
     [
         ({"x.scales": None}, {}, "lack `x.scales`"),
         ({"x.qzeros": None}, {}, "lack `x.qzeros`"),
+        ({"x.qweight": None}, {}, "lack `x.qweight`"),
         ({"x.scales": torch.ones(4, 31).half()}, {}, "have `x.scales` in F16 and 4x31"),
         ({"x.qzeros": torch.zeros(4, 5).int()}, {}, "have `x.qzeros` in I32 and 4x5"),
         ({"x.qweight": torch.zeros(64, 4, 1).int()}, {}, "have `x.qweight` in I32 and 64x4x1"),
