@@ -140,15 +140,21 @@ class Layer:
 
 def find_layers(builders: list[Builder]) -> Iterator[Layer]:
     """Yield the layers; raise OtherShape at the first that isn't of the shape, or not of the others'."""
-    shape: StackShape | None = None
+    shapes: dict[bool, StackShape] = {}  # of all layers, and of those that are rotated
     variant: Variant | None = None
     for builder in builders:
         layer, variant = builder.find(variant)
-        alike = replace(layer.shape, inner=0)  # which each layer has for itself
-        if shape not in (None, alike):
-            raise OtherShape("its layers are of several shapes")
-        shape = alike
+        for rotated in (False, True) if layer.rope is not None else (False,):
+            common = _common(layer.shape, rotated=rotated)
+            if shapes.setdefault(rotated, common) != common:
+                raise OtherShape("its layers are of several shapes")
         yield layer
+
+
+def _common(shape: StackShape, *, rotated: bool) -> StackShape:
+    """Return what layers have in common: each has its own inner numbers, and some aren't rotated."""
+    common = replace(shape, inner=0)
+    return common if rotated else replace(common, interleaved=False, rotary_dim=None)
 
 
 class Builder:
@@ -191,7 +197,8 @@ class Builder:
             return replace(layer, packed=packed)
         probed = share.probed
         shape = replace(layer.shape, heads=share.heads, kv_heads=probed.shape.kv_heads, inner=share.inner)
-        return replace(layer, packed=packed, probed=probed, shape=shape)
+        parts = replace(layer.parts, norms=share.norms)
+        return replace(layer, parts=parts, packed=packed, probed=probed, shape=shape)
 
     def _pack(self, pack: NativePack, share: LayerShare | None = None) -> Packed:
         if share is not None:

@@ -1,4 +1,4 @@
-"""A whole model of Llama-shaped layers on the C extension: the level `fused`.
+"""A whole model of layers of known shapes on the C extension: the level `fused`.
 
 The model's own code is traced once. Each layer is rebuilt from its parts and compared with what
 the trace saw it do; what is around the layers (a factor on the embedding, the last norm, a factor
@@ -92,7 +92,9 @@ class FusedModel:
             rotary = None if layer.rope is None else ropes.index(layer.rope)
             weights.append(layer.weights(cache, rotary))
         inner = max(layer.shape.inner for layer in self._layers)
-        stack = NativeStack(self._library, weights, replace(self._layers[0].shape, inner=inner))
+        rotated = (layer for layer in self._layers if layer.rope is not None)
+        shape = next(rotated, self._layers[0]).shape
+        stack = NativeStack(self._library, weights, replace(shape, inner=inner))
         if self._group is not None:
             stack.share(self._group.adds_up)
         if adapters is not None:
@@ -257,7 +259,7 @@ def fuse_model(
     positions: int,
     adapted: Collection[str] = (),
 ) -> FusedModel:
-    """Rebuild a model whose layers are of Llama's shape; raise OtherShape, with the model as it was.
+    """Rebuild a model whose layers are of known shapes; raise OtherShape, with the model as it was.
 
     `positions`: how many there can be; layers are compared at the last of them. `adapted`: the linears that
     adapters add to.

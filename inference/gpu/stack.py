@@ -21,7 +21,7 @@ from inference.gpu.lora import StackedLowRanks
 from inference.gpu.ops import HeadShape, Ops
 from inference.kernels.reference import Attention
 from inference.models.ends import Factors
-from inference.models.layers import Norms
+from inference.models.norms import Norms
 from inference.models.trace import Pair
 from inference.quantised.blocks import Blocks
 

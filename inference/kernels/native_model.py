@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from inference.kernels.layer_checks import norm_shape
 from inference.kernels.native import Library, PackedLinear, address
 from inference.kernels.native_attention import NativeStep, StepStruct
-from inference.kernels.native_layers import NativeStack, StackShape, norm_shape
+from inference.kernels.native_layers import NativeStack, StackShape
 from inference.kernels.native_screen import Screen, ScreenStruct
 
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # enum Kind

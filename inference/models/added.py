@@ -64,9 +64,11 @@ def _norms(model: PreTrainedModel, trace: Trace, hidden: int) -> Iterator[Norm]:
     for module in model.modules():
         if is_norm(module) and id(module) not in inside and module is not trace.final:
             try:
-                yield read_norm(module, hidden)
+                norm = read_norm(module, hidden)
             except OtherShape:
                 continue
+            if norm.weights.shape[-1] == hidden:
+                yield norm
 
 
 def _tables(model: PreTrainedModel, rows: Tensor, first: int) -> Iterator[Tensor]:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from inference.models.added import NOTHING
 from inference.models.ends import Bare, lookup, read_ends
+from inference.models.kept_rotations import with_kept_rotations
 from inference.models.layers import LayerParts, OtherShape, ReadMixture, read_layer
 from inference.models.merged_qkv import find_layouts
 from inference.models.paged import Probed
@@ -62,20 +63,19 @@ def read_model(
     trace = trace_model(model, layers, attentions, prompt, last) if layers else None
     if trace is None:
         raise OtherShape("its layers aren't one list, with an embedding before and a norm and a head after")
-    for rope in {each.rope for each in trace.layers if each.rope is not None}:
+    traced = trace.layers if llamas else with_kept_rotations(trace.layers, last)
+    for rope in {each.rope for each in traced if each.rope is not None}:
         if not is_static(rope, positions):
             raise OtherShape("its rotary embedding depends on more than the position")
     ends = read_ends(model, trace, lookup(model, prompt), last)
-    parts = [
-        read_layer(each.layer, each.attention, probed[each.attention], mixture_in) for each in trace.layers
-    ]
+    parts = [read_layer(each.layer, each.attention, probed[each.attention], mixture_in) for each in traced]
     if llamas:
         _check_llamas(parts, ends)
     else:
-        parts = _in_order(model, trace.layers, parts)
+        parts = _in_order(model, traced, parts)
         if ends.centred != parts[0].norms.centred:
             raise OtherShape("its last norm is of another kind than its layers'")
-    return Anatomy(trace.layers, tuple(parts), ends)
+    return Anatomy(traced, tuple(parts), ends)
 
 
 def _check_llamas(parts: list[LayerParts], ends: Bare) -> None:

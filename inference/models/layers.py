@@ -30,6 +30,7 @@ _OUT = (("o_proj",), ("out_proj",), ("dense",))
 _HEAD_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"))
 JOINED = (*_QKV, *GATE_UP)  # whose linears are computed as one
 LAYER_LINEARS = 4  # of which those with the same input are computed as one
+_FEW = 2  # norms whose names don't say where they are
 _LLAMAS_ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
 
 
@@ -154,7 +155,7 @@ def read_layer(
 
 
 def _attention_linears(attention: nn.Module, probed: Probed) -> tuple[Linears, Linears]:
-    """Return what makes queries, keys and values, and what reads what was attended to; by sizes if need be."""
+    """Return what makes queries, keys and values, and what reads what was found: by names, or by sizes."""
     try:
         return named_linears(attention, _QKV), named_linears(attention, _OUT)
     except OtherShape:
@@ -192,6 +193,36 @@ def _norms(
     layer: nn.Module, attention: nn.Module, block: nn.Module, probed: Probed, hidden: int
 ) -> tuple[Norms, list[nn.Module]]:
     """Return what a layer's norms compute, and these."""
+    modules = [*_placed_norms(layer, attention, block), *_head_norms(attention)]
+    sizes = [(hidden, 1)] * 4 + [(probed.shape.key_dim, n) for n in (probed.heads, probed.shape.kv_heads)]
+    found = [
+        None if each is None else read_norm(each, *size) for each, size in zip(modules, sizes, strict=True)
+    ]
+    there = [each for each in found if each is not None]
+    if len({each.eps for each in there}) != 1:
+        raise OtherShape("its norms have different epsilons, or there are none")
+    if len({each.centred for each in there}) != 1:
+        raise OtherShape("some of its norms subtract the mean, others don't")
+    before, after, before_mlp, after_mlp, query, key = (
+        None if each is None else each.weights for each in found
+    )
+    norms = Norms(
+        eps=there[0].eps,
+        before_attention=before,
+        after_attention=after,
+        before_mlp=before_mlp,
+        after_mlp=after_mlp,
+        query=query,
+        key=key,
+        centred=there[0].centred,
+    )
+    if norms.centred and not (after is after_mlp is None):
+        raise OtherShape("its layer norms are of what attention or the MLP gives")
+    return norms, [each for each in modules if each is not None]
+
+
+def _placed_norms(layer: nn.Module, attention: nn.Module, block: nn.Module) -> list[nn.Module | None]:
+    """Return those before attention, after it, before the MLP and after it."""
     given = {name: each for name, each in _norm_modules(layer, attention) if each is not block}
     if block is layer:
         given = {name: each for name, each in given.items() if is_norm(each)}
@@ -204,27 +235,18 @@ def _norms(
     else:
         order = ("input", "", "post_attention", "")
     placed = [given.pop(f"{name}_layernorm", None) for name in order]
-    if given and not any(placed) and len(given) <= 2 and all(map(is_norm, given.values())):
-        first, *second = given.values()  # by other names, in the order in which they are needed
-        placed = [first, None, second[0] if second else None, None]
-    elif given:
+    if not given:
+        return placed
+    if any(placed) or len(given) > _FEW or not all(map(is_norm, given.values())):
         raise OtherShape(f"it has a module `{next(iter(given))}`")
-    found = [None if each is None else read_norm(each, hidden) for each in placed]
-    modules = [each for each in placed if each is not None]
-    counts = (probed.heads, probed.shape.kv_heads)
-    for heads, names in zip(counts, zip(*_HEAD_NORMS, strict=True), strict=True):
-        named = (getattr(attention, name, None) for name in names)
-        module = next((each for each in named if isinstance(each, nn.Module)), None)
-        found.append(None if module is None else read_norm(module, probed.shape.key_dim, heads))
-        modules += [] if module is None else [module]
-    epsilons = {each.eps for each in found if each is not None}
-    if len(epsilons) != 1:
-        raise OtherShape("its norms have different epsilons, or there are none")
-    if len({each.centred for each in found if each is not None}) != 1:
-        raise OtherShape("some of its norms subtract the mean, others don't")
-    centred = next(each.centred for each in found if each is not None)
-    weights = (None if each is None else each.weights for each in found)
-    return Norms(epsilons.pop(), *weights, centred=centred), modules
+    first, *second = given.values()  # by other names, in the order in which they are needed
+    return [first, None, second[0] if second else None, None]
+
+
+def _head_norms(attention: nn.Module) -> list[nn.Module | None]:
+    """Return those of queries and of keys."""
+    found = ([getattr(attention, name, None) for name in names] for names in zip(*_HEAD_NORMS, strict=True))
+    return [next((each for each in named if isinstance(each, nn.Module)), None) for named in found]
 
 
 def _norm_modules(layer: nn.Module, attention: nn.Module) -> Iterator[tuple[str, nn.Module]]:

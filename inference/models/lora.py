@@ -71,7 +71,7 @@ class Adapters:
         return list(dict.fromkeys(path for each in self.low_ranks for path in each))
 
     def of_layers(self, model: nn.Module, layers: Sequence[LayerParts]) -> list[list[list[LowRank]]]:
-        """Return what each adds to the linears of layers of Llama's shape, merged as these are."""
+        """Return what each adds to the linears of layers, merged as these are."""
         places = {module: path for path, module in model.named_modules()}
         found: list[list[list[LowRank]]] = [[] for _ in self.names]
         for group in (group for parts in layers for group in parts.places):
@@ -95,7 +95,7 @@ def _placed(group: Linears, places: Mapping[nn.Module, str]) -> Iterator[tuple[s
 
 
 def fixed_linears(model: nn.Module, layers: Sequence[LayerParts]) -> frozenset[str]:
-    """Return the linears of layers of Llama's shape that take nothing more: they choose experts, or gate."""
+    """Return the linears of layers that take nothing more: they choose experts, or gate."""
     known = {
         id(each.parent.get_submodule(name))
         for parts in layers

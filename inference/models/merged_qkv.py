@@ -91,7 +91,7 @@ def _layout(watch: _Watch, size: int) -> Layout | None:
 
 @contextmanager
 def _giving(linears: Mapping[nn.Module, Linears], digit: int) -> Iterator[None]:
-    """Have linears give one digit of their outputs' numbers, or ones, and norms of queries and keys nothing new."""
+    """Have linears give a digit of their outputs' numbers, or ones (-1), and norms inside what they get."""
     with ExitStack() as stack:
         for attention, group in linears.items():
             numbers = (

@@ -68,10 +68,11 @@ def _activation(mlp: nn.Module) -> str:
                 found = function(x)
         except Exception:  # what it is for, who knows
             continue
+        if not isinstance(found, Tensor) or found.shape != x.shape:
+            continue
         for name, known in ACTIVATIONS.items():
-            if isinstance(found, Tensor) and found.shape == x.shape:
-                if torch.allclose(found, known(x), rtol=1e-5, atol=1e-6):
-                    return name
+            if torch.allclose(found, known(x), rtol=1e-5, atol=1e-6):
+                return name
     raise OtherShape(f"the activation of `{type(mlp).__name__}` is none of {', '.join(ACTIVATIONS)}")
 
 

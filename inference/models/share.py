@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 
 from inference.kernels.native_adapters import LowRank
 from inference.models.layers import LayerParts, OtherShape
+from inference.models.norms import Norms
 from inference.models.paged import LayerShape, Probed
 
 _UNIT = 64  # inner numbers that stay together, if there are enough: the kernels compute as many at once
@@ -54,7 +55,7 @@ class LayerShare:
         """Raise OtherShape if the layer can't be divided so."""
         own, dim = probed.shape, probed.shape.key_dim
         for norm in (parts.norms.query, parts.norms.key):
-            if norm is not None and norm.numel() != dim:
+            if norm is not None and norm.numel() != dim and not parts.norms.centred:
                 raise OtherShape(
                     "it normalises what all heads ask for together, and no shard has all of them"
                 )
@@ -73,6 +74,18 @@ class LayerShare:
             None,
         )
         self._columns = None, q, None, self._inner  # of out and down
+
+    @property
+    def norms(self) -> Norms:
+        """Return its norms: of queries and keys those of its heads, where these have weights of their own."""
+        own, dim = self._parts.norms, self._probed.shape.key_dim
+        query, key = (
+            each[:, first * dim : end * dim]
+            if each is not None and each.shape[-1] > dim and own.centred
+            else each
+            for each, (first, end) in ((own.query, self._heads), (own.key, self._keys))
+        )
+        return replace(own, query=query, key=key)
 
     @property
     def heads(self) -> int:

@@ -18,7 +18,7 @@ PROMPTS = prompts(30, 5, 14, 41, 22, 9)
 TOKENS = 40
 FAMILIES = {
     "llama": best("fused", "paged+merged"),
-    "gpt_neox": best("native", "paged"),
+    "gpt_neox": best("fused", "paged"),
     "xglm": "batched",
     "roformer": "sequential",
 }

@@ -127,7 +127,7 @@ def test_models_that_ask_where_a_weight_is_stay_at_their_level(family: str, tmp_
     model = save_model(family, tmp_path)
     plain = Session(config(tmp_path, max_total_tokens=64))
     session = Session(rounding(tmp_path, "bitsandbytes-nf4"))
-    assert session.level == plain.level == "native"
+    assert session.level == plain.level == "fused"
     rounded_as(model, "nf4")
     check_texts(session, model)
     session.close()

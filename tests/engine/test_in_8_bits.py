@@ -28,7 +28,7 @@ SOME = ("fp8 by blocks", "compressed int8", "gptq in 8 bits, symmetric")
 def test_weights_stay_in_8_bits_at_the_level_that_a_model_has(name: str, family: str, tmp_path: Path) -> None:
     model = save_quantised(family, tmp_path, FORMATS[name], rounded=False)
     session = Session(config(tmp_path, max_total_tokens=64))
-    assert session.level == {"qwen2": "fused", "gemma2": "fused"}.get(family, "native")
+    assert session.level == "fused"
     assert session.info.quantization is not None
     assert session.info.quantization.endswith("kept in 8 bits")
     assert any(" MiB in 8 bits" in line for line in session.progress)

@@ -36,7 +36,11 @@ FUSED = {
 OTHERS = {
     "gpt2": Level.PAGED, "gpt_neox": Level.PAGED, "cohere": Level.PAGED_MERGED, "mixtral": Level.PAGED_MERGED,
     "llama4_text": Level.PAGED_MERGED, "bloom": Level.PAGED, "falcon": Level.PAGED,
-    "xglm": Level.SEQUENTIAL, "roformer": Level.SEQUENTIAL,
+    "falcon with one head of keys": Level.PAGED, "mpt": Level.PAGED, "starcoder2": Level.PAGED_MERGED,
+    "gptj": Level.PAGED_MERGED, "codegen": Level.PAGED, "cohere2": Level.PAGED_MERGED,
+    "opt": Level.PAGED_MERGED, "gpt_bigcode": Level.PAGED, "persimmon": Level.PAGED,
+    "stablelm": Level.PAGED_MERGED, "nemotron": Level.PAGED_MERGED, "olmo": Level.PAGED_MERGED,
+    "cohere2_moe": Level.PAGED_MERGED, "xglm": Level.SEQUENTIAL, "roformer": Level.SEQUENTIAL,
 }  # fmt: skip
 
 

@@ -99,6 +99,38 @@ def test_it_agrees_with_float64(
     assert (found - wanted).abs().max() <= 2e-5 * wanted.abs().max()
 
 
+@every_library
+@pytest.mark.parametrize("norm", [False, True], ids=["positions", "positions and a norm"])
+def test_rows_of_positions_are_added_and_normalised(library: Library, norm: bool) -> None:
+    lengths, shape = [40, 17, 1], replace(SHAPE, centred=True)
+    papers = [random_layer(shape, NORMS[:2], seed, gates=False) for seed in range(2)]
+    weights = torch.stack([NORM, NORM.flip(0)])
+    positions = torch.randn(max(lengths), SHAPE.hidden, generator=torch.Generator().manual_seed(5))
+    ends = replace(plain_ends(library), norm=weights, eps=shape.eps, positions=positions)
+    ends = replace(ends, first_norm=weights.flip(1)) if norm else ends
+    stack = native(library, papers, shape, page_count(lengths, 1), WeightKind.FLOAT32)
+    prompts = [prompt(length) for length in lengths]
+    steps: list[Pieces] = [[(0, 0, 11), (1, 0, 16)], [(1, 16, 17), (0, 11, 12), (2, 0, 1)], [(0, 12, 40)]]
+    found = run(NativeModel(library, stack, ends), prompts, steps)
+    for ids, logits in zip(prompts, found, strict=True):
+        x = (TABLE[ids] + positions[: len(ids)]).double()
+        x = layer_norm(x, weights.flip(1).double(), shape.eps) if norm else x
+        x = forward(papers, shape, x, [(COS[: len(ids)], SIN[: len(ids)])])
+        wanted = layer_norm(x, weights.double(), shape.eps) @ HEAD.double().T
+        assert (logits - wanted).abs().max() <= 2e-5 * wanted.abs().max()
+
+
+def layer_norm(x: Tensor, weights: Tensor, eps: float) -> Tensor:
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], *weights, eps)
+
+
+def test_a_position_without_a_row_is_not_computed() -> None:
+    library = next(iter(LIBRARIES.values()))
+    ends = replace(plain_ends(library), positions=torch.zeros(8, SHAPE.hidden))
+    with pytest.raises(AssertionError, match="a row is added for each position"):
+        run(model(library, ends, page_count([9], 1)), [prompt(9)], whole([9]))
+
+
 def test_a_table_of_float16_is_widened_exactly() -> None:
     library = next(iter(LIBRARIES.values()))
     ids = prompt(9)

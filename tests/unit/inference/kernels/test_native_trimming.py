@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
+from inference.kernels.layer_checks import norm_shape
 from inference.kernels.native import Library, PackedLinear, WeightKind
 from inference.kernels.native_layers import StackShape
 from inference.kernels.native_model import EndWeights, NativeModel
@@ -34,6 +35,7 @@ pytestmark = built
 SHAPES = [
     StackShape(hidden=48, heads=6, kv_heads=2, head_dim=16, inner=96, eps=1e-5, scaling=0.25),
     StackShape(hidden=50, heads=5, kv_heads=1, head_dim=10, inner=75, eps=1e-5, scaling=0.25),
+    StackShape(hidden=50, heads=5, kv_heads=1, head_dim=10, inner=75, eps=1e-5, scaling=0.25, centred=True),
 ]
 WORDS = 75
 LONGEST = 640
@@ -91,11 +93,12 @@ def choices(draw: st.DrawFn, pieces: Pieces) -> NDArray[np.bool_]:
 
 def made(library: Library, work: Work, *, trims: bool) -> NativeModel:
     shape, generator = work.shape, torch.Generator().manual_seed(1)
-    papers = [random_layer(shape, NORMS[: 2 + 2 * at], at) for at in range(2)]
+    norms = [NORMS[:2], NORMS[:2] if shape.centred else NORMS]
+    papers = [replace(random_layer(shape, each, at), parallel=shape.centred) for at, each in enumerate(norms)]
     stack = native(library, papers, shape, int(work.table().max()) + 1, work.kind)
     if max(work.adapters) >= 0:
         stack.adapt([adapter(shape, 1, rank=3), adapter(shape, 2, rank=19)])
-    head, norm = torch.randn(WORDS, shape.hidden, generator=generator), torch.ones(shape.hidden)
+    head, norm = torch.randn(WORDS, shape.hidden, generator=generator), torch.ones(norm_shape(shape))
     table = torch.randn(WORDS, shape.hidden, generator=generator)
     ends = EndWeights(
         table=table, head=PackedLinear.pack(library, head, None, WeightKind.FLOAT32), norm=norm, eps=1e-3

@@ -26,6 +26,9 @@ from tests.unit.inference.toy_models import FAMILIES, toy  # noqa: E402
 FUSED = {
     "llama", "llama with tied weights", "llama with biases", "mistral", "qwen3", "gemma2", "gemma3_text",
     "phi3", "olmo2", "granite", "smollm3", "glm", "glm4", "exaone4", "mixtral",
+    "gpt2", "gpt_neox", "cohere", "bloom", "falcon", "falcon with one head of keys", "mpt", "starcoder2",
+    "opt", "gptj", "codegen", "cohere2",
+    "gpt_bigcode", "persimmon", "stablelm", "nemotron", "olmo", "cohere2_moe",
 }  # fmt: skip
 OTHERS = {"xglm": Level.BATCHED, "roformer": Level.SEQUENTIAL}
 
@@ -84,8 +87,7 @@ def test_switched_off_parts_change_the_level_and_not_the_logits(
     model = toy(family)
     expected = own_logits(model, PROMPT)
     served = bring_up(model, Options(library=library, max_total_tokens=256, **options))
-    fused = family != "gpt2" and "fuse" not in options
-    assert served.level is (Level.FUSED if fused else Level.NATIVE)
+    assert served.level is (Level.NATIVE if "fuse" in options else Level.FUSED)
     assert_near(served_logits(served, 16), expected)
 
 

@@ -49,12 +49,13 @@ def model_of(name: str) -> PreTrainedModel:
 
 @cache
 def served(name: str, *, native: bool) -> tuple[Served, tuple[Tensor, ...]]:
-    """Return a toy at its level, and what its own code makes of each text."""
+    """Return a toy at the level of its own code, and what transformers makes of each text."""
     torch.set_num_threads(1)
     model = model_of(name)
     expected = tuple(own_logits(model, text) for text in TEXTS)
     library = open_library(threads=1) if native else None
-    return bring_up(model, Options(library=library, without="it isn't built", max_total_tokens=64)), expected
+    options = Options(library=library, without="it isn't built", max_total_tokens=64, fuse=False)
+    return bring_up(model, options), expected
 
 
 @pytest.mark.parametrize("name", [*METHODS, *SLOPED, *FALCONS])

@@ -117,6 +117,6 @@ def test_experts_are_refused() -> None:
 
 def test_unknown_activation_is_refused() -> None:
     layer = toy("llama").model.layers[0]
-    layer.mlp.act_fn = nn.ReLU()
+    layer.mlp.act_fn = nn.Tanh()
     with pytest.raises(OtherShape, match="none of silu, gelu_tanh, gelu"):
         read_layer(layer, layer.self_attn, PROBED)
