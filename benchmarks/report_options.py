@@ -90,11 +90,11 @@ def states(results: Row) -> Iterator[str]:
     yield from table(["shape", "level", *head, "next turn, all read", "kept", "same texts"], lines)
 
 
-def mixtures(results: Row) -> Iterator[str]:
-    """Yield the section of mixtures of experts."""
-    yield from ["", "## Mixtures of experts", ""]
+def shapes(results: Row) -> Iterator[str]:
+    """Yield the section of models of other shapes than Llama's."""
+    yield from ["", "## Models of other shapes", ""]
     yield (
-        f"`python -m benchmarks.mixtures`, in process: tokens/s of greedy texts, {results['prompt']} tokens "
+        f"`python -m benchmarks.shapes`, in process: tokens/s of greedy texts, {results['prompt']} tokens "
         f"in and {results['tokens']} out, beside transformers' own `generate` with the same weights in "
         f"float32, in turn, medians of {results['reps']}; random weights in real shapes with vocabularies of "
         f"{results['words']:,}, stored in bfloat16. `layer by layer` is `--fuse-layers false`, `4 bits` is "

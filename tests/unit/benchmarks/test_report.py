@@ -205,3 +205,10 @@ def test_layers_that_keep_a_state_are_told_beside_transformers(results: Path) ->
     text = page(results, states={**sizes, "rows": [row]})
     assert "a conversation of 1,056" in text
     assert "| a hybrid | native | 3.6, 9.0, **2.5** | 900 | 30 | 100% |" in text
+
+
+def test_models_of_other_shapes_are_told_beside_transformers_and_layer_by_layer(results: Path) -> None:
+    rates = {"transformers": 5.4, "layer by layer": 19.7, "parley": 28.1, "4 bits": 37.2}
+    row = {"like": "a mixture", "level": "fused", "same_texts": 0.75, "rates": [{"batch": 1, **rates}]}
+    text = page(results, shapes={"prompt": 128, "tokens": 32, "words": 32_000, "reps": 3, "rows": [row]})
+    assert "| a mixture | 1 | 5.4 | 19.7 | 28.1 | 37.2 | **5.2** | 75% |" in text

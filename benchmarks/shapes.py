@@ -1,10 +1,10 @@
-"""Measure mixtures of experts beside transformers' own `generate`: fused, layer by layer, and in 4 bits.
+"""Measure models of other shapes than Llama's beside transformers: fused, layer by layer, and in 4 bits.
 
-    python -m benchmarks.mixtures [--only NAME ...] [--reps 3]
+    python -m benchmarks.shapes [--only NAME ...] [--reps 3]
 
-In process and in turn, random weights in real shapes, stored in bfloat16 (transformers computes with them in
-float32, as it is faster so on a CPU). It takes some quarter of an hour. Writes
-benchmarks/results/mixtures-MACHINE.json and docs/benchmarks.md.
+By `generate`, in process and in turn, random weights in real shapes, stored in bfloat16 (transformers computes with them in
+float32, as it is faster so on a CPU). It takes some 20 minutes. Writes
+benchmarks/results/shapes-MACHINE.json and docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from transformers.utils import logging  # noqa: E402
 from benchmarks import report  # noqa: E402
 from benchmarks.contenders import Parley, Transformers  # noqa: E402
 from benchmarks.machine import RESULTS, about, machine  # noqa: E402
+from benchmarks.states import SHAPES as STATES  # noqa: E402
 from benchmarks.states import WORDS, Shape, make_model  # noqa: E402
 
 PROMPT, TOKENS, BATCHES = 128, 32, (1, 8)
@@ -47,6 +48,17 @@ SHAPES = {
         "hidden_size": 2048, "moe_intermediate_size": 768, "intermediate_size": 6144, "num_hidden_layers": 3,
         "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
         "num_experts_per_tok": 8, "norm_topk_prob": True, "decoder_sparse_step": 1,
+    }),
+    "pythia-410m": Shape("gpt_neox", "Pythia-410M", {
+        "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+    }),
+    "qwen3.5-0.8b": STATES["qwen3.5-0.8b"],
+    "deepseek-v2-lite": Shape("deepseek_v2", "DeepSeek-V2-Lite, 3 of 27 layers", {
+        "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408,
+        "num_hidden_layers": 3, "num_attention_heads": 16, "num_key_value_heads": 16, "n_shared_experts": 2, "n_routed_experts": 64,
+        "num_experts_per_tok": 6, "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "v_head_dim": 128, "first_k_dense_replace": 1, "norm_topk_prob": False,
+        "routed_scaling_factor": 1.0,
     }),
 }  # fmt: skip
 
@@ -100,14 +112,14 @@ def main() -> None:
     if not arguments.only:
         sizes = {"prompt": PROMPT, "tokens": TOKENS, "words": WORDS}
         found = {**about(), **sizes, "reps": arguments.reps, "rows": rows}
-        (RESULTS / f"mixtures-{machine()}.json").write_text(json.dumps(found, indent=1) + "\n")
+        (RESULTS / f"shapes-{machine()}.json").write_text(json.dumps(found, indent=1) + "\n")
         report.write()
 
 
 def _arguments() -> argparse.Namespace:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        "python -m benchmarks.mixtures", description=__doc__, formatter_class=formatter
+        "python -m benchmarks.shapes", description=__doc__, formatter_class=formatter
     )
     parser.add_argument("--only", nargs="+", choices=list(SHAPES), help="some shapes; nothing is written")
     parser.add_argument("--reps", type=int, default=3, help="of which the medians are taken")
