@@ -2,8 +2,8 @@
 
     python -m benchmarks.shapes [--only NAME ...] [--reps 3]
 
-By `generate`, in process and in turn, random weights in real shapes, stored in bfloat16 (transformers computes with them in
-float32, as it is faster so on a CPU). It takes some 20 minutes. Writes
+By its `generate`, in process and in turn, random weights in real shapes, stored in bfloat16 (transformers
+computes with them in float32, as it is faster so on a CPU). It takes some 20 minutes. Writes
 benchmarks/results/shapes-MACHINE.json and docs/benchmarks.md.
 """
 
@@ -55,7 +55,8 @@ SHAPES = {
     "qwen3.5-0.8b": STATES["qwen3.5-0.8b"],
     "deepseek-v2-lite": Shape("deepseek_v2", "DeepSeek-V2-Lite, 3 of 27 layers", {
         "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408,
-        "num_hidden_layers": 3, "num_attention_heads": 16, "num_key_value_heads": 16, "n_shared_experts": 2, "n_routed_experts": 64,
+        "num_hidden_layers": 3, "num_attention_heads": 16, "num_key_value_heads": 16,
+        "n_shared_experts": 2, "n_routed_experts": 64,
         "num_experts_per_tok": 6, "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
         "qk_rope_head_dim": 64, "v_head_dim": 128, "first_k_dense_replace": 1, "norm_topk_prob": False,
         "routed_scaling_factor": 1.0,
