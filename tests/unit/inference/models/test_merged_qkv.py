@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
+from torch import dtype as Dtype  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
 from inference.models.attending import ATTENTION, attend_by, attending_by, install, installed  # noqa: E402
@@ -91,7 +92,7 @@ def test_what_is_cut_off_is_refused_however_great(family: str, clip: float) -> N
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_what_is_all_passed_on_is_taken(family: str, names: tuple[str, ...], dtype: torch.dtype) -> None:
+def test_what_is_all_passed_on_is_taken(family: str, names: tuple[str, ...], dtype: Dtype) -> None:
     model = toy(family).to(dtype)
     check_uncut(model, {each: Linears(each, names) for each in use_paged_attention(model)})
 
