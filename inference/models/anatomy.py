@@ -23,7 +23,7 @@ from inference.models.layers import (
     read_layer,
     read_state_layer,
 )
-from inference.models.merged_qkv import find_layouts
+from inference.models.merged_qkv import check_uncut, find_layouts
 from inference.models.paged import Probed
 from inference.models.rotary import is_static
 from inference.models.trace import LayerTrace, decoder_layers, trace_model
@@ -85,10 +85,14 @@ def read_model(
         else read_layer(each.layer, each.attention, probed[each.attention], mixture_in)
         for each in traced
     ]
+    pairs = list(zip(traced, parts, strict=True))
+    attending = {trace.attention: each.qkv for trace, each in pairs if each.state is None and not each.gated}
     if llamas:
         _check_llamas(parts, ends)
-    else:
-        parts = _in_order(model, traced, parts)
+    check_uncut(model, attending)
+    if not llamas:  # linears give queries first, then keys, then values
+        layouts = find_layouts(model, attending)
+        parts = [each.laid_out(layouts.get(trace.attention)) for trace, each in pairs]
         if ends.centred != parts[0].norms.centred:
             raise OtherShape("its last norm is of another kind than its layers'")
     return Anatomy(traced, tuple(parts), ends)
@@ -102,16 +106,6 @@ def _check_llamas(parts: list[LayerParts], ends: Bare) -> None:
         raise OtherShape("its last norm is no root-mean-square norm")
     if ends.added is not NOTHING:
         raise OtherShape("something is computed between its embedding and its layers")
-
-
-def _in_order(
-    model: PreTrainedModel, layers: tuple[LayerTrace, ...], parts: list[LayerParts]
-) -> list[LayerParts]:
-    """Return layers whose linears give queries first, then keys, then values."""
-    pairs = list(zip(layers, parts, strict=True))
-    attending = {trace.attention: each.qkv for trace, each in pairs if each.state is None and not each.gated}
-    layouts = find_layouts(model, attending) if attending else {}
-    return [each.laid_out(layouts.get(trace.attention)) for trace, each in pairs]
 
 
 def variants(

@@ -137,7 +137,10 @@ def read_ends(model: PreTrainedModel, trace: Trace, rows: Tensor, first: int = 0
     """
     if type(model.get_output_embeddings()) not in (nn.Linear, NarrowLinear):
         raise OtherShape("its head is no plain linear")
-    norm = read_norm(trace.final, rows.shape[1])
+    embedded, hidden = rows.shape[1], trace.layers[0].given.shape[1]
+    if embedded != hidden:
+        raise OtherShape(f"its embedding has rows of {embedded} numbers, and its layers read {hidden}")
+    norm = read_norm(trace.final, hidden)
     cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
     head_factor = factor_of(trace.normed, trace.head_given, "between its last norm and its head")
     capped = is_near(trace.logits, trace.head_result, lambda x: torch.tanh(x / cap) * cap) if cap else False

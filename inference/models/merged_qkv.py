@@ -7,7 +7,7 @@ which of them attention is given as what. At position 0 nothing is rotated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,9 @@ from transformers import PreTrainedModel
 from inference.kernels.reference import Attention
 from inference.models.attending import ATTENTION, attend_by, attending_by, install, installed, uninstall
 from inference.models.joined import Linears
+from inference.models.other_shape import OtherShape
 
+_GREAT = 4096  # numbers that are cut off are so long before
 _BASE = 128  # such numbers are exact in all dtypes
 _NEAR = 1e-2  # of a number, as 16 bits round it
 
@@ -46,20 +48,44 @@ class _Watch:
 
 
 @torch.inference_mode()
+def check_uncut(model: PreTrainedModel, linears: Mapping[nn.Module, Linears]) -> None:
+    """Raise OtherShape if attention isn't given what linears give, however great that is. Nothing is changed.
+
+    Some models clip it (`clip_qkv`), which a proof needn't come to see: few numbers are that great.
+    """
+    sizes = {attention: sum(each.sizes) for attention, each in linears.items()}
+    numbers = [{each: torch.full((n,), float(by)) for each, n in sizes.items()} for by in (1, _GREAT)]
+    for watch in _watch(model, linears, numbers).values():
+        for seen in (watch.queries, watch.others):
+            if seen and not torch.allclose(seen[1], seen[0] * _GREAT, rtol=_NEAR):
+                raise OtherShape("its queries, keys or values are clipped")
+
+
+@torch.inference_mode()
 def find_layouts(model: PreTrainedModel, linears: Mapping[nn.Module, Linears]) -> dict[nn.Module, Layout]:
     """Return the layouts of attention modules by the linears of each. Nothing is changed.
 
     Those where none is found are left out: whether they are in order is seen by what they compute.
     """
-    watches = {attention: _Watch() for attention in linears}
     sizes = {attention: sum(each.sizes) for attention, each in linears.items()}
-    passes = [-1, *range(_digits(max(sizes.values(), default=0)))]
-    for digit in passes:
-        with _giving(linears, digit), _watched(model, watches):
-            zero = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
-            model(input_ids=zero, position_ids=zero, use_cache=False)
+    numbers = [{each: torch.ones(n) for each, n in sizes.items()}]
+    for digit in range(_digits(max(sizes.values(), default=0))):
+        numbers.append({each: torch.arange(n) // _BASE**digit % _BASE for each, n in sizes.items()})
+    watches = _watch(model, linears, numbers)
     found = {attention: _layout(watch, sizes[attention]) for attention, watch in watches.items()}
     return {attention: layout for attention, layout in found.items() if layout is not None}
+
+
+def _watch(
+    model: PreTrainedModel, linears: Mapping[nn.Module, Linears], passes: Sequence[Mapping[nn.Module, Tensor]]
+) -> dict[nn.Module, _Watch]:
+    """Return what attention is given where linears give numbers of each pass."""
+    watches = {attention: _Watch() for attention in linears}
+    for numbers in passes if linears else ():
+        with _giving(linears, numbers), _watched(model, watches):
+            zero = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
+            model(input_ids=zero, position_ids=zero, use_cache=False)
+    return watches
 
 
 def _digits(numbers: int) -> int:
@@ -90,16 +116,11 @@ def _layout(watch: _Watch, size: int) -> Layout | None:
 
 
 @contextmanager
-def _giving(linears: Mapping[nn.Module, Linears], digit: int) -> Iterator[None]:
-    """Have linears give a digit of their outputs' numbers, or ones (-1), and norms inside what they get."""
+def _giving(linears: Mapping[nn.Module, Linears], numbers: Mapping[nn.Module, Tensor]) -> Iterator[None]:
+    """Have linears give numbers of their outputs, and norms inside what they get."""
     with ExitStack() as stack:
         for attention, group in linears.items():
-            numbers = (
-                torch.arange(sum(group.sizes)) // _BASE**digit % _BASE
-                if digit >= 0
-                else torch.ones(sum(group.sizes))
-            )
-            for name, part in zip(group.names, numbers.split(group.sizes), strict=True):
+            for name, part in zip(group.names, numbers[attention].split(group.sizes), strict=True):
                 give = _giver(part)
                 stack.callback(attention.get_submodule(name).register_forward_hook(give).remove)
             for name, module in attention.named_children():

@@ -14,6 +14,7 @@ from torch.nn.functional import gelu, relu, silu
 from inference.models.joined import Linears, linears_in, named_linears
 from inference.models.other_shape import OtherShape
 
+_FAR = [-1000.0, -20.0, 20.0, 1000.0]  # some functions are clipped
 GATE_UP = (("gate_proj", "up_proj"), ("gate_up_proj",), ("w1", "w3"), ("input_linear",))
 _DOWN = (("down_proj",), ("w2",), ("output_linear",))
 
@@ -61,7 +62,7 @@ def gated_mlp(mlp: nn.Module) -> tuple[Linears, Linears]:
 
 
 def _activation(mlp: nn.Module) -> str:
-    x = torch.linspace(-8, 8, 65)
+    x = torch.cat([torch.linspace(-8, 8, 65), torch.tensor(_FAR)])
     for function in _functions(mlp):
         try:
             with torch.inference_mode():

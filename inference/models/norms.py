@@ -92,11 +92,8 @@ def read_norm(module: nn.Module, size: int, heads: int = 1) -> Norm:
 def _tried(size: int, heads: int) -> Iterator[tuple[Tensor, bool]]:
     """Yield what a norm may take, and whether heads come before rows in it."""
     x = _rows(size)
-    if heads == 1:
-        yield x, False
-        return
     several = torch.stack([x.roll(head, -1) for head in range(heads)])[None]  # (1, heads, rows, size)
-    yield several.transpose(1, 2).contiguous(), False
+    yield (x if heads == 1 else several.transpose(1, 2).contiguous()), False
     yield several, True
 
 

@@ -196,6 +196,17 @@ def test_layer_of_another_shape_leaves_the_model_as_it_was(library: Library) -> 
     assert torch.equal(logits(model), expected)
 
 
+def test_embedding_of_another_size_than_layers_is_refused(library: Library) -> None:
+    with pytest.raises(OtherShape, match="its embedding has rows of 32 numbers, and its layers read 64"):
+        fuse(toy("opt", word_embed_proj_dim=32), library)
+
+
+def test_clipping_that_no_proof_comes_to_see_is_refused(library: Library) -> None:
+    model = toy("mpt", attn_config={"alibi": True, "clip_qkv": 50.0})
+    with pytest.raises(OtherShape, match="its queries, keys or values are clipped"):
+        fuse(model, library)
+
+
 @pytest.mark.parametrize("kind", [None, WeightKind.INT8])
 def test_last_layer_that_computes_something_else_leaves_the_model_as_it_was(
     library: Library, kind: WeightKind | None

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from torch import dtype as Dtype  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
+from transformers.models.llama import modeling_llama  # noqa: E402
 
 from inference.gpu.build import Rebuilt, Stack, build_stack  # noqa: E402
 from inference.gpu.linears import Multiplier  # noqa: E402
@@ -104,6 +105,17 @@ def test_last_layer_that_computes_something_else_leaves_the_model_as_it_was() ->
     with pytest.raises(OtherShape, match="computes something else"):
         build(model)
     assert torch.equal(own_logits(model), expected)
+
+
+def test_clipping_that_no_proof_comes_to_see_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rotate = modeling_llama.apply_rotary_pos_emb
+    monkeypatch.setattr(
+        modeling_llama,
+        "apply_rotary_pos_emb",
+        lambda query, key, cos, sin: rotate(query.clamp(-50, 50), key, cos, sin),
+    )
+    with pytest.raises(OtherShape, match="its queries, keys or values are clipped"):
+        build(device_toy("llama"))
 
 
 def test_what_16_bits_hide_is_found() -> None:

@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from transformers.activations import ACT2FN  # noqa: E402
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm  # noqa: E402
 from transformers.models.llama.modeling_llama import LlamaRMSNorm  # noqa: E402
 
@@ -117,6 +118,7 @@ def test_experts_are_refused() -> None:
 
 def test_unknown_activation_is_refused() -> None:
     layer = toy("llama").model.layers[0]
-    layer.mlp.act_fn = nn.Tanh()
-    with pytest.raises(OtherShape, match="none of silu, gelu_tanh, gelu"):
-        read_layer(layer, layer.self_attn, PROBED)
+    for function in (nn.Tanh(), ACT2FN["gelu_10"]):  # the latter is clipped where few numbers come
+        layer.mlp.act_fn = function
+        with pytest.raises(OtherShape, match="none of silu, gelu_tanh, gelu"):
+            read_layer(layer, layer.self_attn, PROBED)

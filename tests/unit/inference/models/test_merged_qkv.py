@@ -7,11 +7,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
+from torch import dtype as Dtype  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
 from inference.models.attending import ATTENTION, attend_by, attending_by, install, installed  # noqa: E402
 from inference.models.joined import Linears  # noqa: E402
-from inference.models.merged_qkv import Layout, find_layouts  # noqa: E402
+from inference.models.merged_qkv import Layout, check_uncut, find_layouts  # noqa: E402
+from inference.models.other_shape import OtherShape  # noqa: E402
 from inference.models.paged import use_paged_attention  # noqa: E402
 from tests.unit.inference.toy_models import toy  # noqa: E402
 
@@ -71,10 +73,28 @@ def test_in_16_bits_the_order_is_the_same() -> None:
     assert heads_of(layouts(toy("gpt_neox").bfloat16(), "query_key_value")[0].order, 16) == THREE
 
 
-def test_what_cuts_numbers_off_has_no_layout() -> None:
-    model = toy("olmo", clip_qkv=0.5)
+@pytest.mark.parametrize("family", ["olmo", "olmoe"])
+@pytest.mark.parametrize("clip", [0.5, 8.0, 300.0])
+def test_what_is_cut_off_is_refused_however_great(family: str, clip: float) -> None:
+    model = toy(family, clip_qkv=clip)
     linears = {each: Linears(each, ("q_proj", "k_proj", "v_proj")) for each in use_paged_attention(model)}
-    assert find_layouts(model, linears) == {}
+    with pytest.raises(OtherShape, match="its queries, keys or values are clipped"):
+        check_uncut(model, linears)
+
+
+@pytest.mark.parametrize(
+    ("family", "names"),
+    [
+        ("olmo", ("q_proj", "k_proj", "v_proj")),
+        ("olmoe", ("q_proj", "k_proj", "v_proj")),  # with norms
+        ("opt", ("q_proj", "k_proj", "v_proj")),  # with a factor
+        ("bloom", ("query_key_value",)),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_what_is_all_passed_on_is_taken(family: str, names: tuple[str, ...], dtype: Dtype) -> None:
+    model = toy(family).to(dtype)
+    check_uncut(model, {each: Linears(each, names) for each in use_paged_attention(model)})
 
 
 def test_the_model_is_as_it_was_before() -> None:

@@ -60,6 +60,14 @@ def test_weights_of_each_head_follow_each_other(together: bool) -> None:
     assert torch.equal(found.weights, torch.stack([own, torch.zeros_like(own)]))
 
 
+def test_a_norm_of_heads_may_have_one() -> None:
+    module = randomised(StableLmLayerNormPerHead(SIZE, 1))
+    found = read_norm(module, SIZE, 1)
+    (own,) = module.parameters()
+    assert found.centred
+    assert torch.equal(found.weights, torch.stack([own, torch.zeros_like(own)]))
+
+
 def test_a_root_mean_square_norm_is_no_layer_norm() -> None:
     norm = LlamaRMSNorm(SIZE)
     found = read_norm(randomised(norm), SIZE)
