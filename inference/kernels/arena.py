@@ -45,6 +45,7 @@ def map_zeros(size: int) -> Tensor:
     if large and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel that has none
             private.madvise(mmap.MADV_HUGEPAGE)
-    memory = torch.frombuffer(private, dtype=torch.uint8)  # holds the map
-    first = -memory.data_ptr() % HUGE_PAGE if large else 0
-    return memory[first : first + size]
+    with torch.inference_mode(False):  # or what is left of it couldn't be written outside of that mode
+        memory = torch.frombuffer(private, dtype=torch.uint8)  # holds the map
+        first = -memory.data_ptr() % HUGE_PAGE if large else 0
+        return memory[first : first + size]

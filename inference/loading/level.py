@@ -24,6 +24,7 @@ from inference.gpu.levels import DeviceClimb
 from inference.kernels.native import Library
 from inference.kernels.native_recurrence import NativeStates
 from inference.levels.adapted import check_adapters
+from inference.levels.asked import require_what_was_asked
 from inference.levels.ladder import Attempt, Climb
 from inference.levels.latents import read_elsewhere
 from inference.levels.later import LaterAdapters
@@ -81,16 +82,7 @@ def bring_up(model: PreTrainedModel, options: Options) -> Served:
         served = replace(served, later=host.later(served, options.adaptable))
     if options.adapters is not None and (options.ops is not None or served.level is not Level.FUSED):
         options.adapters.release()
-    if options.quantize and not served.quantizes:
-        raise ModelUnavailable(
-            f"--quantize int8 needs the native kernels, and they can't serve this model: {served.reason}; "
-            f"start without --quantize"
-        )
-    if options.kv_dtype_asked and served.kv_dtype != options.kv_dtype:
-        raise ModelUnavailable(
-            f"--kv-cache-dtype {_name(options.kv_dtype)} needs the native kernels, and they can't serve this "
-            f"model: {served.reason}; its cache is {_name(served.kv_dtype)}: start without --kv-cache-dtype"
-        )
+    require_what_was_asked(served, options)
     return served
 
 
@@ -348,10 +340,6 @@ def _refuse_later(why: str) -> ModelUnavailable:
 def _paths(model: PreTrainedModel, modules: Collection[nn.Module]) -> frozenset[str]:
     named = model.named_modules(remove_duplicate=False)
     return frozenset(path for path, module in named if module in modules)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _reorders(model: PreTrainedModel) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from inference.kernels.choosing import Choosing
 from inference.kernels.native_state_layers import StateWeights
 from inference.models.joined import Linears as Linears
-from inference.models.joined import linears_in, named_linears
+from inference.models.joined import is_linear, linears_in, named_linears
 from inference.models.linears import weight_and_bias
 from inference.models.merged_qkv import Layout
 from inference.models.mlps import GATE_UP, read_mlp
@@ -219,7 +219,7 @@ def _block(layer: nn.Module, attention: nn.Module) -> nn.Module:
         if module is not attention
         and not name.endswith("norm")
         and not is_norm(module)
-        and any(True for _ in module.parameters())
+        and (any(True for _ in module.parameters()) or any(map(is_linear, module.modules())))  # of few bits
     ]
     if len(others) == 1:
         return others[0][1]

@@ -160,7 +160,7 @@ def test_row_that_is_not_a_number_fails_alone(tmp_path: Path) -> None:
     weights["transformer.wpe.weight"][100] = torch.nan  # whoever gets that far computes NaN
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     session = Session(config(tmp_path, max_batch_total_tokens=256))
-    assert session.level == best("native", "paged")
+    assert session.level == best("fused", "paged")
     short, other, long = prompts(9, 20, 110)
     for _ in range(3):  # the cache's pages are used again after the failure
         heard = session.run([request("a", short), request("bad", long), request("b", other)])

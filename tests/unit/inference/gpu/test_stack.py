@@ -168,4 +168,4 @@ def test_tiles_are_cut_for_the_models_heads() -> None:
     model = made("gemma2", Asked())
     model.tile(1)
     (heads,) = {asked[-1]}
-    assert "HeadShape(group=2, kv_heads=2, dim=16, itemsize=4)" == repr(heads)
+    assert "HeadShape(group=2, kv_heads=2, dim=16, itemsize=4, latent=False)" == repr(heads)
