@@ -79,8 +79,8 @@ class Shape:
         return 2 * self.layers * int(self.config["num_key_value_heads"]) * self.dim
 
 
-class HybridShape(Shape):
-    """A model of which most layers keep a state, by the gated delta rule, in place of keys and values."""
+class CountedShape(Shape):
+    """A model whose linears are counted, as they aren't Llama's."""
 
     @property
     def multiplied(self) -> int:
@@ -89,6 +89,10 @@ class HybridShape(Shape):
             model = AutoModelForCausalLM.from_config(self.described, dtype=torch.bfloat16)
         linears = (each for each in model.modules() if isinstance(each, torch.nn.Linear))
         return sum(each.weight.numel() for each in linears)
+
+
+class HybridShape(CountedShape):
+    """A model of which most layers keep a state, by the gated delta rule, in place of keys and values."""
 
     @property
     def kv_numbers(self) -> int:
@@ -104,16 +108,8 @@ class HybridShape(Shape):
         return 4 * keeping * int(heads * keys * config["linear_value_head_dim"])
 
 
-class LatentShape(Shape):
+class LatentShape(CountedShape):
     """A model with multi-head latent attention."""
-
-    @property
-    def multiplied(self) -> int:
-        """Return the weights that a token is multiplied with."""
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(self.described, dtype=torch.bfloat16)
-        linears = (each for each in model.modules() if isinstance(each, torch.nn.Linear))
-        return sum(each.weight.numel() for each in linears)
 
     @property
     def kv_numbers(self) -> int:
