@@ -14,7 +14,7 @@ from inference.models.quantised_experts import is_mixture
 _BOTH = 2  # a mixture, and an MLP
 
 
-class Beside(nn.Module):
+class MixtureBesideMlp(nn.Module):
     """A mixture and an MLP of one layer that read the same, and are added up: as if they were one module."""
 
     def __init__(self, first: nn.Module, second: nn.Module) -> None:
@@ -51,7 +51,7 @@ def find_block(layer: nn.Module, mixer: nn.Module | None) -> nn.Module | None:
     if others and [name for name, _ in others] == [name for name, _ in linears_in(layer)]:
         return layer
     if len(others) == _BOTH and sum(_has_experts(module) for _, module in others) == 1:
-        return Beside(*(module for _, module in others))
+        return MixtureBesideMlp(*(module for _, module in others))
     raise OtherShape("it has no module `mlp`")
 
 
@@ -59,7 +59,7 @@ def parts_of(block: nn.Module | None) -> tuple[nn.Module, ...]:
     """Return the modules in a layer that a block stands for."""
     if block is None:
         return ()
-    return (block.first, block.second) if isinstance(block, Beside) else (block,)
+    return (block.first, block.second) if isinstance(block, MixtureBesideMlp) else (block,)
 
 
 def _has_experts(module: nn.Module) -> bool:
