@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from torch import Tensor, nn
 
 from inference.cpu.experts import NativeExperts
+from inference.cpu.put_back import put_back, put_one_back
 from inference.kernels.native import Library, PackedLinear
 from inference.kernels.native_adapters import Linears as AdapterLinears
 from inference.kernels.native_attention import NativeCacheLayer, NativeStep
@@ -21,10 +21,9 @@ from inference.kernels.native_state_layers import NativeStateLayer
 from inference.kernels.reference import Attention
 from inference.kv_cache.blocks import blocks_for
 from inference.models.anatomy import Variant, variants
-from inference.models.layers import LayerParts, Linears, MixtureParts, OtherShape
-from inference.models.linears import NativeLinear, NativePack, drop_weight, make_linear
+from inference.models.layers import LayerParts, MixtureParts, OtherShape
+from inference.models.linears import NativeLinear, NativePack, drop_weight
 from inference.models.paged import Probed
-from inference.models.quantised import codes_of, make_quantised
 from inference.models.rotary import RopeTable, double, spread_pairs
 from inference.models.share import LayerShare
 from inference.models.trace import LayerTrace, Pair, Rope
@@ -136,7 +135,9 @@ class Layer:
             return
         assert self.packed is not None, "it is packed"
         for linears, packed in zip(self.parts.linears, self.packed.linears, strict=True):
-            _put_back(linears, packed)
+            put_back(linears, packed)
+        for kept, linear in self.parts.kept:
+            put_one_back(kept, linear)
         if self.packed.mixture is not None:
             self.packed.mixture.experts.restore()
 
@@ -215,7 +216,7 @@ class Builder:
         packed = layer.packed or self._pack(self._packs.final, share)
         if packed.mixture is not None:
             packed.mixture.experts.free()
-        for group in self._parts.linears:
+        for group in (*self._parts.linears, *(each for each, _ in self._parts.kept)):
             for name in group.names:
                 drop_weight(group.parent.get_submodule(name))
         if share is None:
@@ -317,31 +318,3 @@ def make_table(rope: Rope, rotation: str, positions: int) -> RopeTable:
     """Return the same of all positions."""
     spread, doubled = rotation.endswith("spread"), rotation.endswith("doubled")
     return RopeTable(rope, spread=spread, doubled=doubled, positions=positions)
-
-
-def _put_back(linears: Linears, packed: NativeLinear) -> None:
-    sizes = linears.sizes
-    whole = packed.unpack()
-    if linears.order is not None:
-        whole = _reordered(whole, linears.order.argsort())
-    biases = [None] * len(sizes) if whole.bias is None else whole.bias.split(sizes)
-    for name, part, bias in zip(linears.names, _separate(whole, sizes), biases, strict=True):
-        part.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        setattr(linears.parent, name, part)
-
-
-def _reordered(whole: nn.Linear, order: Tensor) -> nn.Linear:
-    """Return a linear with its outputs in another order."""
-    bias = None if whole.bias is None else whole.bias[order]
-    codes = codes_of(whole)
-    if codes is not None:
-        return make_quantised(codes.pick(order), bias)
-    return make_linear(whole.weight[order], bias)
-
-
-def _separate(whole: nn.Linear, sizes: list[int]) -> list[nn.Linear]:
-    """Return linears with so many of another's outputs each, without a bias."""
-    codes = codes_of(whole)
-    if codes is not None:
-        return [make_quantised(each, None) for each in codes.split(sizes)]
-    return [make_linear(each, None) for each in whole.weight.split(sizes)]

@@ -163,7 +163,8 @@ class FusedModel:
     def packed(self) -> list[NativeLinear]:
         """Return all packed linears."""
         mixtures = [layer.packed.mixture for layer in self._layers if layer.packed is not None]
-        return [*self._rounding, *(each.router for each in mixtures if each is not None)]
+        kept = (linear for layer in self._layers for _, linear in layer.parts.kept)
+        return [*self._rounding, *(each.router for each in mixtures if each is not None), *kept]
 
     @property
     def _rounding(self) -> list[NativeLinear]:
@@ -307,9 +308,11 @@ def fuse_model(
     """
     # Experts can't be divided among processes
     mixture_in = read_mixture if packs.group is None else lambda _: None
-    anatomy = read_model(model, probed, prompt, positions, mixture_in, mixers_of(states))
+    anatomy = read_model(model, probed, prompt, positions, mixture_in, mixers_of(states, packs.routers))
     for path in fixed_linears(model, anatomy.parts).intersection(adapted):
-        raise OtherShape(f"an adapter adds to `{path}`, by which its experts are chosen or gated")
+        raise OtherShape(
+            f"an adapter adds to `{path}`, by which experts are chosen or gated, or a state read"
+        )
     builders = [
         Builder(library, packs, each, part, probed.get(each.attention))
         for each, part in zip(anatomy.layers, anatomy.parts, strict=True)

@@ -19,7 +19,7 @@ from inference.kernels.native_state_layers import StateWeights
 from inference.models.blocks import find_block, parts_of
 from inference.models.joined import Linears as Linears
 from inference.models.joined import linears_in, named_linears
-from inference.models.linears import weight_and_bias
+from inference.models.linears import NativeLinear, weight_and_bias
 from inference.models.merged_qkv import Layout
 from inference.models.mlps import GATE_UP, Mlp, read_mlp
 from inference.models.norms import Norms, is_norm, read_norm
@@ -65,6 +65,7 @@ class MixtureParts:
         return joined, torch.cat([each.float() for each in biases])
 
 
+Kept = tuple[tuple[Linears, NativeLinear], ...]  # linears that a state is read by, which are packed already
 ReadMixture = Callable[[nn.Module], MixtureParts | None]  # None: it has no experts. Raises OtherShape
 
 
@@ -75,6 +76,7 @@ class MixerParts:
     into: Linears
     out: Linears
     state: StateWeights
+    kept: Kept = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +97,7 @@ class LayerParts:
     factor: float = 1.0  # what queries are multiplied by, beside what scores are
     gated: bool = False  # behind each head's query is a gate of what it is given
     state: StateWeights | None = None  # of a layer that keeps a state and doesn't attend
+    kept: Kept = ()
 
     @property
     def feeds(self) -> bool:
@@ -168,7 +171,9 @@ def read_state_layer(
 ) -> LayerParts:
     """Return the parts of a layer that keeps a state, which are `mixer`'s; raise OtherShape."""
     linears = parts.into, parts.out
-    return replace(_around(layer, mixer, linears, list(mixer.modules()), mixture_in), state=parts.state)
+    return replace(
+        _around(layer, mixer, linears, list(mixer.modules()), mixture_in), state=parts.state, kept=parts.kept
+    )
 
 
 def read_mlp_layer(layer: nn.Module, mixture_in: ReadMixture = lambda _: None) -> LayerParts:

@@ -69,8 +69,10 @@ static int64_t prepared_bytes(const Library *library, const Stack *stack, const 
     for (int64_t i = 0; i < stack->count; i++) {
         const Layer *layer = &stack->layers[i];
         const Linear *router = layer->mixture ? layer->mixture->router : NULL;
-        const Linear *linears[] = {layer->qkv, layer->out, layer->gate_up, layer->down, router};
-        for (int j = 0; j < 5; j++)
+        const Selection *selection = layer->state ? layer->state->selection : NULL;
+        const Linear *projects = selection ? selection->projects : NULL, *widens = selection ? selection->widens : NULL;
+        const Linear *linears[] = {layer->qkv, layer->out, layer->gate_up, layer->down, router, projects, widens};
+        for (int j = 0; j < 7; j++)
             if (linears[j]) bytes = most(bytes, (int64_t)linear_input_bytes(library, linears[j], rows));
     }
     return bytes;
@@ -103,17 +105,31 @@ static int64_t most_channels(const Stack *stack) {
     return found;
 }
 
+static void *take(char **next, int64_t bytes) {
+    void *taken = *next;
+    *next += (bytes + 63) / 64 * 64;
+    return taken;
+}
+
+static void lay_out_selection(Stack *stack, int64_t row, char **next) {
+    int64_t selected = 0, rank = 0, channels = 0;
+    for (int64_t i = 0; i < stack->count; i++) {
+        const Selection *found = stack->layers[i].state ? stack->layers[i].state->selection : NULL;
+        if (!found) continue;
+        selected = most(selected, found->projects->n);
+        rank = most(rank, found->widens->k);
+        channels = most(channels, found->scan.channels);
+    }
+    stack->selected = take(next, row * selected);
+    stack->times = take(next, row * rank);
+    stack->steps = take(next, row * channels);
+}
+
 /* The cache of any layer that attends; NULL: none does. */
 static const Cache *any_cache(const Stack *stack) {
     for (int64_t i = 0; i < stack->count; i++)
         if (stack->layers[i].qkv && !stack->layers[i].state) return &stack->layers[i].cache;
     return NULL;
-}
-
-static void *take(char **next, int64_t bytes) {
-    void *taken = *next;
-    *next += (bytes + 63) / 64 * 64;
-    return taken;
 }
 
 static void lay_out_screening(Stack *stack, const Library *library, const Ends *ends, char **next) {
@@ -171,6 +187,7 @@ static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
     stack->qkv = take(&next, row * most(most_mixed(stack, 0), most_mixed(stack, 1)));
     stack->attended = take(&next, row * most_mixed(stack, 1));
     stack->convolved = take(&next, row * most_channels(stack));
+    lay_out_selection(stack, row, &next);
     stack->gate_up = take(&next, row * 2 * most_inner(stack, 1));
     stack->inner = take(&next, row * most_inner(stack, 0));
     stack->prepared = take(&next, prepared);

@@ -96,6 +96,7 @@ typedef struct Stack {
     float *attended;   /* [row][out->k], the same */
     float *convolved;  /* [row][channels], the same: of layers that keep a state */
     const Runs *runs;  /* the step, for those */
+    float *selected, *times, *steps; /* [row][projects->n], [row][widens->k], [row][channels]: of Mamba's */
     float *given;      /* [row][hidden]: what attention or the MLP gave */
     float *beside;     /* [row][hidden]: what attention gave beside a mixture */
     float *gate_up;    /* [row][2 inner], where gates and ups share a panel */

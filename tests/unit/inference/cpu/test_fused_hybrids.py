@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 
 from codegen import toys  # noqa: E402
+from inference.cpu.stack import FusedModel  # noqa: E402
 from inference.kernels.native import Library, open_library  # noqa: E402
+from inference.kernels.native_model import EndWeights  # noqa: E402
 from inference.levels.proof import proof_prompts  # noqa: E402
 from inference.levels.served import Level, Served  # noqa: E402
 from inference.loading.level import Options, bring_up  # noqa: E402
 from inference.models.anatomy import read_model  # noqa: E402
+from inference.models.ends import Ends  # noqa: E402
 from inference.models.layers import OtherShape  # noqa: E402
 from inference.models.lora import fixed_linears  # noqa: E402
 from inference.models.mixtures import read_mixture  # noqa: E402
@@ -31,8 +35,12 @@ HYBRIDS: dict[str, tuple[str, list[str]]] = {
     "nemotron, an mlp first and last": ("nemotron_h", ["mlp", FULL, "moe", LINEAR, "mlp"]),
     "nemotron, attention last": ("nemotron_h", [LINEAR, "moe", "mlp", "mlp", FULL]),
     "mamba 2": ("mamba2", []),
+    "mamba": ("mamba", []),
+    "mamba, normalised": ("falcon_mamba", []),
+    "jamba": ("jamba", []),
     "convolutions alone": ("lfm2", ["conv", "conv"]),
 }
+ENDS = Ends.weights.fget  # type: ignore[attr-defined]
 every_hybrid = pytest.mark.parametrize("name", HYBRIDS)
 
 
@@ -90,6 +98,26 @@ def test_bits_are_the_same_however_a_prompt_is_cut(
     whole = served_logits(served, len(PROMPT))
     for size in (1, 16, 33):
         assert torch.equal(served_logits(served, size), whole)
+
+
+@pytest.mark.parametrize("name", ["granite", "jamba", "nemotron"])
+def test_the_models_own_linears_are_put_back(
+    name: str, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are where the whole model doesn't say what it did."""
+    model = model_of(name, monkeypatch)
+    expected = own_logits(model, PROMPT)
+    undone: list[FusedModel] = []
+    undo = FusedModel.undo
+    monkeypatch.setattr(FusedModel, "undo", lambda fused: undone.append(fused) or undo(fused))
+    monkeypatch.setattr("inference.cpu.stack.Ends.weights", property(_other_ends))
+    served = serve(model, library)
+    assert (served.level, len(undone)) == (Level.NATIVE, 1), served.reason
+    assert_near(served_logits(served, 21), expected)
+
+
+def _other_ends(ends: Ends) -> EndWeights:
+    return replace(ENDS(ends), head_factor=2.0)
 
 
 def test_mixture_beside_an_mlp_is_one_block_whose_router_takes_no_adapters(
