@@ -23,7 +23,7 @@ def put_back(linears: Linears, packed: NativeLinear) -> None:
 
 
 def put_one_back(kept: Linears, packed: NativeLinear) -> None:
-    """Give a linear its weight back; its bias stayed, and it is known which linears are read and not called."""
+    """Give a linear its weight back; its bias stayed, and so does the module, of which more may be known."""
     (name,) = kept.names
     module, weight = kept.parent.get_submodule(name), packed.unpack().weight
     narrow = isinstance(module, NarrowLinear)
