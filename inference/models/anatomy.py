@@ -24,7 +24,7 @@ from inference.models.layers import (
     read_mlp_layer,
     read_state_layer,
 )
-from inference.models.merged_qkv import check_uncut, find_layouts
+from inference.models.merged_qkv import read_layouts
 from inference.models.paged import Probed
 from inference.models.rotary import is_static
 from inference.models.trace import LayerTrace, decoder_layers, lone_layers, trace_model
@@ -91,9 +91,8 @@ def read_model(
     }
     if llamas:
         _check_llamas(parts, ends)
-    check_uncut(model, attending)
+    layouts = read_layouts(model, attending)
     if not llamas:  # linears give queries first, then keys, then values
-        layouts = find_layouts(model, attending)
         parts = [each.laid_out(layouts.get(trace.attention)) for trace, each in pairs]
         if ends.centred != parts[0].norms.centred:
             raise OtherShape("its last norm is of another kind than its layers'")
