@@ -58,7 +58,7 @@ class StackShape:
 class LayerWeights:
     """One layer: x += attention(norm(x)); x += mlp(norm(x)), with norms where there are weights.
 
-    In parallel it is x += attention(norm(x)) + mlp(norm(x)). Norms are RMS norms in float32; their weights
+    Either may be all. In parallel it is x += attention(norm(x)) + mlp(norm(x)). Norms are RMS norms in float32; their weights
     are what the normalised numbers are multiplied by (1 + w where the module says so). Where the shape is
     centred they are rows of two: weights, biases; those of queries and keys are then of each head.
     """
