@@ -35,14 +35,17 @@ class Layout:
 
 
 @dataclass(slots=True, eq=False)
-class _Watch:
+class Watch:
     """Stands in for a layer's cache, and keeps what attention is given."""
 
     queries: list[Tensor] = field(default_factory=list)  # of each pass, (heads * dim,)
     others: list[Tensor] = field(default_factory=list)  # keys and values
+    sizes: list[Tensor] = field(default_factory=list)  # (2, tokens): norms of queries, of keys
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor:
         self.queries.append(query[0].flatten().float().cpu())
+        norms = [each.flatten(1).double().norm(dim=1) for each in (query, key)]
+        self.sizes.append(torch.stack(norms).cpu())
         self.others.append(torch.cat([each[0].flatten() for each in (key, value)]).float().cpu())
         return query.new_zeros(*query.shape[:2], value.shape[2])
 
@@ -55,9 +58,9 @@ def check_uncut(model: PreTrainedModel, linears: Mapping[nn.Module, Linears]) ->
     """
     sizes = {attention: sum(each.sizes) for attention, each in linears.items()}
     numbers = [{each: torch.full((n,), float(by)) for each, n in sizes.items()} for by in (1, _GREAT)]
-    for watch in _watch(model, linears, numbers).values():
-        for seen in (watch.queries, watch.others):
-            if seen and not torch.allclose(seen[1], seen[0] * _GREAT, rtol=_NEAR):
+    for seen in watch_attention(model, linears, numbers).values():
+        for given in (seen.queries, seen.others):
+            if given and not torch.allclose(given[1], given[0] * _GREAT, rtol=_NEAR):
                 raise OtherShape("its queries, keys or values are clipped")
 
 
@@ -71,20 +74,23 @@ def find_layouts(model: PreTrainedModel, linears: Mapping[nn.Module, Linears]) -
     numbers = [{each: torch.ones(n) for each, n in sizes.items()}]
     for digit in range(_digits(max(sizes.values(), default=0))):
         numbers.append({each: torch.arange(n) // _BASE**digit % _BASE for each, n in sizes.items()})
-    watches = _watch(model, linears, numbers)
+    watches = watch_attention(model, linears, numbers)
     found = {attention: _layout(watch, sizes[attention]) for attention, watch in watches.items()}
     return {attention: layout for attention, layout in found.items() if layout is not None}
 
 
-def _watch(
-    model: PreTrainedModel, linears: Mapping[nn.Module, Linears], passes: Sequence[Mapping[nn.Module, Tensor]]
-) -> dict[nn.Module, _Watch]:
-    """Return what attention is given where linears give numbers of each pass."""
-    watches = {attention: _Watch() for attention in linears}
+def watch_attention(
+    model: PreTrainedModel,
+    linears: Mapping[nn.Module, Linears],
+    passes: Sequence[Mapping[nn.Module, Tensor]],
+    positions: Sequence[int] = (0,),
+) -> dict[nn.Module, Watch]:
+    """Return what attention is given at some positions where linears give numbers of each pass."""
+    watches = {attention: Watch() for attention in linears}
     for numbers in passes if linears else ():
         with _giving(linears, numbers), _watched(model, watches):
-            zero = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
-            model(input_ids=zero, position_ids=zero, use_cache=False)
+            at = torch.tensor([list(positions)], device=model.device)
+            model(input_ids=torch.zeros_like(at), position_ids=at, use_cache=False)
     return watches
 
 
@@ -95,7 +101,7 @@ def _digits(numbers: int) -> int:
     return found
 
 
-def _layout(watch: _Watch, size: int) -> Layout | None:
+def _layout(watch: Watch, size: int) -> Layout | None:
     """Return it, of a pass of ones and one for each digit; None if outputs aren't all there, each once."""
     if not watch.queries or not (watch.others[0] == 1).all():
         return None
@@ -138,13 +144,13 @@ def _as_given(_: nn.Module, arguments: tuple[Any, ...], __: Any) -> Any:
 
 
 @contextmanager
-def _watched(model: PreTrainedModel, watches: Mapping[nn.Module, _Watch]) -> Iterator[None]:
+def _watched(model: PreTrainedModel, watches: Mapping[nn.Module, Watch]) -> Iterator[None]:
     """Have the model's attention be watched, for once."""
     before, others = attending_by(model), {}
     attend_by(model, ATTENTION)
     for module in model.modules():
         others[module] = installed(module)
-        install(module, watches.get(module) or _Watch())
+        install(module, watches.get(module) or Watch())
     try:
         yield
     finally:

@@ -59,6 +59,10 @@ class LayerShare:
                 raise OtherShape(
                     "it normalises what all heads ask for together, and no shard has all of them"
                 )
+        if parts.norms.attended is not None or parts.norms.inner is not None:
+            raise OtherShape("it has norms between its linears, and no shard has all that they normalise")
+        if parts.gated:
+            raise OtherShape("what it attends to is gated, and gates aren't divided among shards")
         self._share = share
         self._parts = parts
         self._probed = probed
