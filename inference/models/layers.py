@@ -178,7 +178,8 @@ def _around(
 def _attention_linears(attention: nn.Module, probed: Probed) -> tuple[Linears, Linears]:
     """Return what makes queries, keys and values, and what reads what was found: by names, or by sizes."""
     try:
-        return named_linears(attention, (*_GATED_QKV, *_QKV)), named_linears(attention, _OUT)
+        gated = all(hasattr(attention, name) for name in _GATED_QKV[0])
+        return named_linears(attention, _GATED_QKV if gated else _QKV), named_linears(attention, _OUT)
     except OtherShape:
         found = list(linears_in(attention))
         queries = probed.heads * probed.shape.key_dim

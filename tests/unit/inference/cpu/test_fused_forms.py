@@ -43,10 +43,11 @@ def model_of(family: str) -> PreTrainedModel:
     for name, each in (*model.named_parameters(), *model.named_buffers()):
         if each.dim() == 1 and each.is_floating_point() and "inv_freq" not in name:
             each += torch.randn_like(each) * 0.3
+    model = model.to(torch.bfloat16)
     if family == "phimoe":
         for layer in model.model.layers:
-            layer.mlp.router.router_jitter_noise = 0.3
-    model = model.to(torch.bfloat16)
+            layer.mlp.router.float()  # as it is loaded
+            layer.mlp.router.router_jitter_noise = 0.05
     widen(model)
     return model
 
@@ -80,7 +81,7 @@ def test_bits_are_the_same_however_a_prompt_is_cut(
         assert torch.equal(served_logits(served, size), whole)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES[:-1])  # the last one's own code is stood in for at all levels
 def test_undone_the_model_computes_the_same_again(family: str, library: Library) -> None:
     model = model_of(family)
     expected = own_logits(model, PROMPT)
