@@ -174,7 +174,7 @@ def test_all_hear_of_a_shard_that_is_lost(directory: Path, when: str) -> None:
 
 
 def test_a_model_that_cannot_be_divided_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    save_model("apertus", tmp_path)
+    save_model("bitnet", tmp_path)
     children, threads = _children(), set(threading.enumerate())
     core = TorchCore(config(tmp_path, shards=2))
     with pytest.raises(ModelUnavailable, match=r"over 2 shards.*without --num-shard"):
