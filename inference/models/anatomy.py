@@ -74,7 +74,12 @@ def read_model(
     attentions = pasts if mixers else list(probed)
     layers = decoder_layers(model, attentions)
     last = max(positions - len(prompt), 0)  # that near positions are right is seen by the whole model's proof
-    trace = trace_model(model, layers, attentions, prompt, last) if layers else None
+    try:
+        trace = trace_model(model, layers, attentions, prompt, last) if layers else None
+    except IndexError as error:  # of a table that grows with a text
+        raise OtherShape(
+            f"its own code can't begin at position {last}, the last that it has ({error})"
+        ) from error
     if trace is None:
         raise OtherShape("its layers aren't one list, with an embedding before and a norm and a head after")
     traced = trace.layers if llamas else with_kept_rotations(trace.layers, last)

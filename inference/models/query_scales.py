@@ -7,6 +7,7 @@ among the numbers of the model's configuration, which have to explain what is se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -32,6 +33,10 @@ class _Rule:
     strength: float
     ahead: int
 
+    def scale(self, position: int) -> float:
+        """Return what queries at a position are multiplied by."""
+        return 1 + self.strength * math.log(1 + (position + self.ahead) // self.step)
+
     def scales(self, positions: Tensor) -> Tensor:
         """Return what queries at positions are multiplied by, in float32."""
         return 1 + self.strength * torch.log(1 + torch.floor((positions.float() + self.ahead) / self.step))
@@ -52,15 +57,20 @@ def find_query_scales(
     scaled = {each: linears[each] for each, seen in watches.items() if not _near_ones(_ratios(seen))}
     if not scaled:
         return {}
+    rules = _rules(model, positions, {float(_ratios(watches[each])[1]) for each in scaled})
+    at = sorted({0, *(place for rule in rules for place in _borders(int(rule.step), positions))})
+    watches = watch_attention(model, scaled, [{each: ones[each] for each in scaled}], at)
+    found = {each: _rule(rules, torch.tensor(at), _ratios(seen)) for each, seen in watches.items()}
+    tables = {rule: rule.scales(torch.arange(positions)) for rule in set(found.values())}
+    return {each: tables[rule] for each, rule in found.items()}
+
+
+def _rules(model: PreTrainedModel, positions: int, seen: set[float]) -> list[_Rule]:
+    """Return the rules of a configuration's numbers by which any of some scales is the last position's."""
     numbers = sorted(set(_numbers(model.config.to_dict())))
     steps = [each for each in numbers if 1 < each < positions]
-    at = sorted({0, *(place for step in steps for place in _borders(int(step), positions))})
-    watches = watch_attention(model, scaled, [{each: ones[each] for each in scaled}], at)
-    rules = [_Rule(*each) for each in product(steps, numbers, (0, 1))]
-    return {
-        each: _rule(rules, torch.tensor(at), _ratios(seen)).scales(torch.arange(positions))
-        for each, seen in watches.items()
-    }
+    rules = (_Rule(*each) for each in product(steps, numbers, (0, 1)))
+    return [rule for rule in rules if any(abs(rule.scale(positions - 1) - each) < _NEAR for each in seen)]
 
 
 def _ratios(seen: Watch) -> Tensor:
