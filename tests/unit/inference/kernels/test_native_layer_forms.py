@@ -14,7 +14,6 @@ from inference.kernels.native import Library, WeightKind
 from inference.kernels.native_layers import StackShape
 from tests.unit.inference.kernels.test_native_layers import (
     CENTRED,
-    NORMS,
     PARTIAL,
     SHAPE,
     layers,
@@ -32,6 +31,7 @@ from tests.unit.inference.paged_attention import (
 )
 from tests.unit.inference.paper_layers import (
     LAYER_KINDS,
+    NORMS,
     PaperLayer,
     forward,
     native,
