@@ -23,7 +23,7 @@ from inference.models.layers import (
     read_layer,
     read_state_layer,
 )
-from inference.models.merged_qkv import check_uncut, find_layouts
+from inference.models.merged_qkv import read_layouts
 from inference.models.paged import Probed
 from inference.models.query_scales import find_query_scales
 from inference.models.rotary import is_static
@@ -97,9 +97,8 @@ def read_model(
     attending = {trace.attention: each.qkv for trace, each in pairs if each.state is None and not each.gated}
     if llamas:
         _check_llamas(parts, ends)
-    check_uncut(model, attending)
+    layouts = read_layouts(model, attending)
     if not llamas:  # linears give queries first, then keys, then values
-        layouts = find_layouts(model, attending)
         scales = find_query_scales(model, attending, max(positions, len(prompt)))
         parts = [
             replace(each.laid_out(layouts.get(trace.attention)), query_scales=scales.get(trace.attention))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference.models.joined import Linears
-from inference.models.merged_qkv import Watch, watch_attention
+from inference.models.merged_qkv import watch_attention
 from inference.models.other_shape import OtherShape
 
 _NEAR = 2e-3  # of a number; of a rule all have to be so near, and its own are the configuration's
@@ -52,15 +52,14 @@ def find_query_scales(
     """
     if not linears or positions < 2:
         return {}
-    ones = {each: torch.ones(sum(linear.sizes)) for each, linear in linears.items()}
-    watches = watch_attention(model, linears, [ones], (0, positions - 1))
-    scaled = {each: linears[each] for each, seen in watches.items() if not _near_ones(_ratios(seen))}
+    watched = _watch(model, linears, [0, positions - 1])
+    scaled = {each: linears[each] for each, ratios in watched.items() if not _near_ones(ratios)}
     if not scaled:
         return {}
-    rules = _rules(model, positions, {float(_ratios(watches[each])[1]) for each in scaled})
+    rules = _rules(model, positions, {float(watched[each][1]) for each in scaled})
     at = sorted({0, *(place for rule in rules for place in _borders(int(rule.step), positions))})
-    watches = watch_attention(model, scaled, [{each: ones[each] for each in scaled}], at)
-    found = {each: _rule(rules, torch.tensor(at), _ratios(seen)) for each, seen in watches.items()}
+    watched = _watch(model, scaled, at)
+    found = {each: _rule(rules, torch.tensor(at), ratios) for each, ratios in watched.items()}
     tables = {rule: rule.scales(torch.arange(positions)) for rule in set(found.values())}
     return {each: tables[rule] for each, rule in found.items()}
 
@@ -73,14 +72,20 @@ def _rules(model: PreTrainedModel, positions: int, seen: set[float]) -> list[_Ru
     return [rule for rule in rules if any(abs(rule.scale(positions - 1) - each) < _NEAR for each in seen)]
 
 
-def _ratios(seen: Watch) -> Tensor:
-    """Return how great queries are, each as a part of the first; raise OtherShape if keys differ so."""
-    if not seen.sizes:
-        return torch.ones(1)
-    queries, keys = seen.sizes[0]
-    if not _near_ones(keys / keys[0]):
-        raise OtherShape("its keys are multiplied by what depends on their positions")
-    return queries / queries[0]
+def _watch(
+    model: PreTrainedModel, linears: Mapping[nn.Module, Linears], at: list[int]
+) -> dict[nn.Module, Tensor]:
+    """Return how great queries are at positions, as parts of the first; raise OtherShape if keys differ."""
+    ones = {each: torch.ones(len(at), sum(linear.sizes)) for each, linear in linears.items()}
+    found = {}
+    for attention, seen in watch_attention(model, linears, ones, torch.tensor(at)).items():
+        if seen.queries is None or seen.others is None:
+            continue
+        queries, others = (each.double().norm(dim=1) for each in (seen.queries, seen.others))
+        if not _near_ones(others / others[0]):
+            raise OtherShape("its keys are multiplied by what depends on their positions")
+        found[attention] = queries / queries[0]
+    return found
 
 
 def _rule(rules: list[_Rule], at: Tensor, ratios: Tensor) -> _Rule:

@@ -20,6 +20,7 @@ from inference.models.paged import use_paged_attention  # noqa: E402
 from inference.models.query_scales import find_query_scales  # noqa: E402
 from tests.unit.inference.toy_models import toy  # noqa: E402
 
+torch.set_num_threads(1)
 NAMES = ("q_proj", "k_proj", "v_proj")
 
 
