@@ -109,6 +109,8 @@ class Source:
             loading, how = held.size(dtype.itemsize, 2) + self.kept.nbytes, "rounded"
         elif self.device.type == "cpu" and has_own_code(self.described):
             loading, how = held.size(dtype.itemsize), "loaded in float32"
+        elif wide := held.turned * (dtype.itemsize - linears.itemsize):
+            loading, how = held.size(dtype.itemsize, linears.itemsize) + wide, "loaded in float32"
         return replace(
             demand,
             weights_bytes=demand.weights_bytes + beside - spared,
