@@ -73,6 +73,7 @@ def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.de
     experts = sum(sizes.get(each, 0) for each in of_experts & narrow)
     counted = linears & narrow if weights.narrow else linears
     turned = {id(each.weight) for each in model.modules() if type(each) is Conv1D}
+    mixtures = [expert_weights(each).values() for each in model.modules()]
     tables = {id(each.weight) for each in model.modules() if isinstance(each, nn.Embedding)}
     head = model.get_output_embeddings()
     return replace(
@@ -82,6 +83,7 @@ def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.de
         matrices=sum(sizes.get(each, 0) for each in counted | turned) + experts,
         turned=sum(sizes.get(each, 0) for each in turned),
         experts=experts,
+        mixture=max(sum(each.numel() for each in layer) for layer in mixtures),
         kept=sum(sizes.get(each, 0) for each in counted & (tables | _beside_text(model))),
         kept_heads=sum(sizes.get(each, 0) for each in tables & {id(getattr(head, "weight", None))}),
     )
