@@ -1,4 +1,4 @@
-"""Why something that was tried with a model can't be done, as part of a sentence."""
+"""Parts of sentences: how many there are of something, and why something that was tried can't be done."""
 
 from __future__ import annotations
 
@@ -19,3 +19,8 @@ def told(error: BaseException) -> str:
     if words and ours and not isinstance(error, _UNSAID):
         return words
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def counted(count: int, what: str) -> str:
+    """Return how many there are of something, by its name in the singular."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

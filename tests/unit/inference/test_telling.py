@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from inference.telling import told
+from inference.telling import counted, told
 
 RAISING = "def fail(error): raise error\ndef look_up(): return {}['sliding']\n"
 
@@ -45,3 +45,10 @@ def test_what_others_say_and_what_nobody_said_stands_behind_its_kind(
 
 def test_an_exception_that_nobody_raised_has_its_kind() -> None:
     assert told(ValueError("x")) == "ValueError: x"
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, "1 head"), (0, "0 heads"), (2, "2 heads"), (1234, "1,234 heads")]
+)
+def test_one_of_something_is_in_the_singular(count: int, said: str) -> None:
+    assert counted(count, "head") == said
