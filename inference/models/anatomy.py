@@ -23,7 +23,7 @@ from inference.models.layers import (
     read_layer,
     read_state_layer,
 )
-from inference.models.merged_qkv import check_uncut, find_layouts
+from inference.models.merged_qkv import read_layouts
 from inference.models.paged import Probed
 from inference.models.rotary import is_static
 from inference.models.trace import LayerTrace, decoder_layers, trace_model
@@ -89,9 +89,8 @@ def read_model(
     attending = {trace.attention: each.qkv for trace, each in pairs if each.state is None and not each.gated}
     if llamas:
         _check_llamas(parts, ends)
-    check_uncut(model, attending)
+    layouts = read_layouts(model, attending)
     if not llamas:  # linears give queries first, then keys, then values
-        layouts = find_layouts(model, attending)
         parts = [each.laid_out(layouts.get(trace.attention)) for trace, each in pairs]
         if ends.centred != parts[0].norms.centred:
             raise OtherShape("its last norm is of another kind than its layers'")
