@@ -125,7 +125,7 @@ def test_shards_may_come_from_another_machine(directory: Path, tmp_path: Path, c
     for at, prompt in enumerate(PROMPTS):
         assert heard.tokens(f"greedy-{at}") == generate(model, prompt, 20)
     place = f"--master-addr 127.0.0.1 --master-port {port}"
-    assert session.progress[0] == f"Waiting for 1 shards of other machines: parley shard {place}"
+    assert session.progress[0] == f"Waiting for 1 shard of other machines: parley shard {place}"
     session.core.join()  # as one has ended
     session.close()
     assert other.wait(10) == 0
