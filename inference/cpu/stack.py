@@ -96,9 +96,8 @@ class FusedModel:
         left, kept = iter(caches), [NativeStateLayer(each) for each in self._states]
         places = iter(kept)
         for layer in self._layers:
-            past = next(left) if layer.probed is not None else None
-            if layer.parts.state is not None:
-                past = next(places)
+            keeps = layer.parts.state is not None
+            past = next(places) if keeps else None if layer.probed is None else next(left)
             if layer.rope is not None and layer.rope not in ropes:
                 ropes.append(layer.rope)
             rotary = None if layer.rope is None else ropes.index(layer.rope)

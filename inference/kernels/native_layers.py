@@ -58,9 +58,10 @@ class StackShape:
 class LayerWeights:
     """One layer: x += attention(norm(x)); x += mlp(norm(x)), with norms where there are weights.
 
-    In parallel it is x += attention(norm(x)) + mlp(norm(x)). Norms are RMS norms in float32; their weights
-    are what the normalised numbers are multiplied by (1 + w where the module says so). Where the shape is
-    centred they are rows of two: weights, biases; those of queries and keys are then of each head.
+    Either may be all. In parallel it is x += attention(norm(x)) + mlp(norm(x)). Norms are RMS norms in
+    float32; their weights are what the normalised numbers are multiplied by (1 + w where the module says so).
+    Where the shape is centred they are rows of two: weights, biases; those of queries and keys are then of
+    each head.
     """
 
     qkv: PackedLinear | None  # hidden -> (heads + 2 * kv_heads) * head_dim; None: no token is mixed

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 
 from codegen import toys  # noqa: E402
+from codegen.toy_rules import OWN  # noqa: E402
 from inference.cpu.stack import FusedModel  # noqa: E402
 from inference.kernels.native import Library, open_library  # noqa: E402
 from inference.kernels.native_model import EndWeights  # noqa: E402
@@ -56,10 +57,10 @@ def library() -> Library:
 def model_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     family, layers = HYBRIDS[name]
     if layers:
-        own = {**toys.OWN.get(family, {}), "layer_types": layers, "num_hidden_layers": len(layers)}
+        own = {**OWN.get(family, {}), "layer_types": layers, "num_hidden_layers": len(layers)}
         if family == "lfm2":
             own["full_attn_idxs"] = []
-        monkeypatch.setitem(toys.OWN, family, own)
+        monkeypatch.setitem(OWN, family, own)
     model = toys.toy_model(family)
     for buffer_name, buffer in model.named_buffers():
         if buffer_name.endswith("correction_bias"):
@@ -109,7 +110,12 @@ def test_the_models_own_linears_are_put_back(
     expected = own_logits(model, PROMPT)
     undone: list[FusedModel] = []
     undo = FusedModel.undo
-    monkeypatch.setattr(FusedModel, "undo", lambda fused: undone.append(fused) or undo(fused))
+
+    def noted(fused: FusedModel) -> None:
+        undone.append(fused)
+        undo(fused)
+
+    monkeypatch.setattr(FusedModel, "undo", noted)
     monkeypatch.setattr("inference.cpu.stack.Ends.weights", property(_other_ends))
     served = serve(model, library)
     assert (served.level, len(undone)) == (Level.NATIVE, 1), served.reason
@@ -123,7 +129,7 @@ def _other_ends(ends: Ends) -> EndWeights:
 def test_mixture_beside_an_mlp_is_one_block_whose_router_takes_no_adapters(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(toys.OWN, "granitemoeshared", {"shared_intermediate_size": 96})
+    monkeypatch.setitem(OWN, "granitemoeshared", {"shared_intermediate_size": 96})
     model = toys.toy_model("granitemoeshared")
     layer = model.model.layers[0]
     router = layer.block_sparse_moe.router

@@ -56,7 +56,7 @@ class Paper:
             projects=packed[2],
             widens=packed[3],
             scan=scan,
-            norms=self.norms,  # type: ignore[arg-type]
+            norms=self.norms,
             eps=EPS,
         )
         self.state = NativeStateLayer(
