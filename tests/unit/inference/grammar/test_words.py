@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Set
 from typing import Any
 
 import pytest
@@ -26,8 +27,8 @@ CLOSED = {"type": "object", "additionalProperties": False}
         ("^$", {""}),
     ],
 )
-def test_an_expression_of_few_words_is_listed(pattern: str, words: set[str]) -> None:
-    assert words_of(pattern) == frozenset(words)
+def test_an_expression_of_few_words_is_listed(pattern: str, words: Set[str]) -> None:
+    assert words_of(pattern) == words
 
 
 MUCH = ["a", "^a", "^a|b$", "^.$", "^[^a]$", r"^\d$", "^a*$", "^[a-z]{2}$", r"^[\w]$", "^[a-\U00010000]$"]
