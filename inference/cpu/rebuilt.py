@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from torch import Tensor, nn
 
 from inference.cpu.experts import NativeExperts
+from inference.cpu.putting_back import put_back, put_one_back
 from inference.kernels.native import Library, PackedLinear
 from inference.kernels.native_adapters import Linears as AdapterLinears
 from inference.kernels.native_attention import NativeCacheLayer, NativeStep
@@ -21,11 +21,10 @@ from inference.kernels.native_state_layers import NativeStateLayer
 from inference.kernels.reference import Attention
 from inference.kv_cache.blocks import blocks_for
 from inference.models.anatomy import Variant, variants
-from inference.models.layers import LayerParts, Linears, MixtureParts, OtherShape
-from inference.models.linears import NativeLinear, NativePack, drop_weight, make_linear
+from inference.models.layers import LayerParts, MixtureParts, OtherShape
+from inference.models.linears import NativeLinear, NativePack, drop_weight
 from inference.models.paged import Probed
-from inference.models.quantised import codes_of, make_quantised
-from inference.models.rotary import RopeTable, double, spread_pairs
+from inference.models.rotary import RopeTable, double, spread_pairs, turn_back
 from inference.models.share import LayerShare
 from inference.models.trace import LayerTrace, Pair, Rope
 
@@ -83,14 +82,15 @@ class Layer:
     """A rebuilt layer, without a cache yet."""
 
     parts: LayerParts
-    probed: Probed | None  # None: it keeps a state
+    probed: Probed | None  # None: it keeps a state, or mixes no tokens
     packed: Packed | None  # None: not yet
     shape: StackShape
     rope: tuple[Rope, str] | None  # and how heads are rotated by it; None: they aren't
     share: LayerShare | None = None  # None: it is whole
     parallel: bool = False  # attention and the MLP are beside each other
+    late_norms: bool = False  # queries and keys are normalised once they are rotated
 
-    def weights(self, past: NativeCacheLayer | NativeStateLayer, rotary: int | None) -> LayerWeights:
+    def weights(self, past: NativeCacheLayer | NativeStateLayer | None, rotary: int | None) -> LayerWeights:
         """Return what a stack is made of; `rotary`: which of its rotations is this layer's."""
         assert self.packed is not None, "it is packed"
         packed, mixture = iter(self.packed.linears), self.packed.mixture
@@ -98,8 +98,6 @@ class Layer:
             None if each is None else next(packed).packed for each in self.parts.places
         ]
         qkv, out, gate_up, down = linears
-        assert qkv is not None, "each layer attends"
-        assert out is not None, "and gives what it found"
         norms, how = self.parts.norms, Attention(scaling=1.0) if self.probed is None else self.probed.how
         shares_norm = self.parallel and norms.before_mlp is None
         return LayerWeights(
@@ -117,6 +115,8 @@ class Layer:
             mlp_norm=norms.after_mlp,
             query_norm=norms.query,
             key_norm=norms.key,
+            attended_norm=norms.attended,
+            inner_norm=norms.inner,
             window=how.window,
             chunk=how.chunk,
             scaling=how.scaling * self.parts.factor,
@@ -124,6 +124,9 @@ class Layer:
             slopes=how.slopes,
             rotary=rotary,
             parallel=self.parallel,
+            late_norms=self.late_norms,
+            query_scales=self.parts.query_scales,
+            xielu=self.parts.xielu,
         )
 
     def low_ranks(self, adapter: AdapterLinears) -> AdapterLinears:
@@ -138,7 +141,9 @@ class Layer:
             return
         assert self.packed is not None, "it is packed"
         for linears, packed in zip(self.parts.linears, self.packed.linears, strict=True):
-            _put_back(linears, packed)
+            put_back(linears, packed)
+        for kept, linear in self.parts.kept:
+            put_one_back(kept, linear)
         if self.packed.mixture is not None:
             self.packed.mixture.experts.restore()
 
@@ -147,6 +152,7 @@ def find_layers(builders: list[Builder]) -> Iterator[Layer]:
     """Yield the layers; raise OtherShape at the first that isn't of the shape, or not of the others'."""
     shapes: dict[tuple[bool, bool], StackShape] = {}  # of those that attend or don't, and are rotated or not
     found: dict[bool, Variant] = {}
+    activations: set[str] = set()
     for builder in builders:
         layer, variant = builder.find(found.get(builder.attends))
         for rotated in (False, True) if layer.rope is not None else (False,):
@@ -154,14 +160,18 @@ def find_layers(builders: list[Builder]) -> Iterator[Layer]:
             if shapes.setdefault((builder.attends, rotated), common) != common:
                 raise OtherShape("its layers are of several shapes")
         found[builder.attends] = variant
+        if layer.parts.gate_up is not None:
+            activations.add(layer.parts.activation)
         yield layer
-    if len({(each.eps, each.activation, each.residual) for each in shapes.values()}) > 1:
+    if len({(each.eps, each.centred, each.residual) for each in shapes.values()}) > 1:
         raise OtherShape("its layers that keep a state are otherwise than those that attend")
+    if len(activations) > 1:
+        raise OtherShape("its MLPs have several activations")
 
 
 def _common(shape: StackShape, *, rotated: bool) -> StackShape:
-    """Return what layers have in common: each has its own inner numbers, and some aren't rotated."""
-    common = replace(shape, inner=0)
+    """Return what layers have in common: each has its own MLP and scaling, and some aren't rotated."""
+    common = replace(shape, inner=0, scaling=1.0, activation="silu")
     return common if rotated else replace(common, interleaved=False, rotary_dim=None)
 
 
@@ -171,7 +181,7 @@ class Builder:
     def __init__(
         self, library: Library, packs: Packs, trace: LayerTrace, parts: LayerParts, probed: Probed | None
     ) -> None:
-        """`probed`: what its attention was seen to want; None: it keeps a state."""
+        """`probed`: what its attention was seen to want; None: it doesn't attend."""
         self._library = library
         self._packs = packs
         self._trace = trace
@@ -180,7 +190,7 @@ class Builder:
 
     @property
     def attends(self) -> bool:
-        """Return whether the layer attends, and doesn't keep a state."""
+        """Return whether the layer attends, and doesn't keep a state or mix no tokens."""
         return self._probed is not None
 
     def find(self, like: Variant | None) -> tuple[Layer, Variant]:
@@ -197,6 +207,8 @@ class Builder:
         group = self._packs.group
         if group is not None and self._probed is None:
             raise OtherShape("states can't be divided among processes")
+        if group is not None and not self._parts.feeds:
+            raise OtherShape("layers without an MLP can't be divided among processes")
         share = (
             None
             if group is None or self._probed is None
@@ -210,7 +222,7 @@ class Builder:
         packed = layer.packed or self._pack(self._packs.final, share)
         if packed.mixture is not None:
             packed.mixture.experts.free()
-        for group in self._parts.linears:
+        for group in (*self._parts.linears, *(each for each, _ in self._parts.kept)):
             for name in group.names:
                 drop_weight(group.parent.get_submodule(name))
         if share is None:
@@ -253,7 +265,11 @@ class Builder:
         )
         rope = self._trace.rope
         rotated = None if rotation == "none" or rope is None else (rope, rotation)
-        return Layer(parts, self._probed, packed, stack_shape, rotated, parallel=variant.parallel)
+        return Layer(
+            *(parts, self._probed, packed, stack_shape, rotated),
+            parallel=variant.parallel,
+            late_norms=variant.late_norms,
+        )
 
     def _state_shape(self, variant: Variant) -> StackShape:
         parts = self._parts
@@ -267,6 +283,7 @@ class Builder:
             scaling=1.0,
             activation=cast(Activation, parts.activation),
             residual=variant.residual,
+            centred=parts.norms.centred,
         )
 
     def _reproduces(self, layer: Layer) -> bool:
@@ -277,6 +294,8 @@ class Builder:
         tokens = len(trace.given)
         pages = blocks_for(tokens)
         weights = layer.weights(self._past(pages), None if layer.rope is None else 0)
+        if weights.query_scales is not None:  # it was traced at the last positions
+            weights = replace(weights, query_scales=weights.query_scales[-tokens:])
         stack = NativeStack(self._library, [weights], layer.shape)
         runs = NativeRuns(*(np.array([each]) for each in (tokens, -1, 0)))
         stack.keep(runs)
@@ -289,11 +308,12 @@ class Builder:
         added = (trace.result - trace.given).norm()
         return bool((found - trace.result).norm() <= _NEAR * added)
 
-    def _past(self, pages: int) -> NativeCacheLayer | NativeStateLayer:
-        """Return an empty cache, or place for a state."""
+    def _past(self, pages: int) -> NativeCacheLayer | NativeStateLayer | None:
+        """Return an empty cache, or place for a state; None: the layer mixes no tokens."""
         if self._probed is not None:
             return NativeCacheLayer(self._library, self._probed.shape, pages)
-        assert self._parts.state is not None, "it attends, or keeps a state"
+        if self._parts.state is None:
+            return None
         layer = NativeStateLayer(self._parts.state)
         layer.allocate(1)
         return layer
@@ -303,38 +323,12 @@ def arranged(tables: Pair, rotation: str) -> Pair:
     """Return a rotary embedding's tables as C takes them for one of `ROTATIONS`."""
     if rotation.endswith("doubled"):
         return double(tables)
+    if rotation.endswith("backwards"):
+        return turn_back(tables)
     return spread_pairs(tables) if rotation.endswith("spread") else tables
 
 
 def make_table(rope: Rope, rotation: str, positions: int) -> RopeTable:
     """Return the same of all positions."""
-    spread, doubled = rotation.endswith("spread"), rotation.endswith("doubled")
-    return RopeTable(rope, spread=spread, doubled=doubled, positions=positions)
-
-
-def _put_back(linears: Linears, packed: NativeLinear) -> None:
-    sizes = linears.sizes
-    whole = packed.unpack()
-    if linears.order is not None:
-        whole = _reordered(whole, linears.order.argsort())
-    biases = [None] * len(sizes) if whole.bias is None else whole.bias.split(sizes)
-    for name, part, bias in zip(linears.names, _separate(whole, sizes), biases, strict=True):
-        part.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        setattr(linears.parent, name, part)
-
-
-def _reordered(whole: nn.Linear, order: Tensor) -> nn.Linear:
-    """Return a linear with its outputs in another order."""
-    bias = None if whole.bias is None else whole.bias[order]
-    codes = codes_of(whole)
-    if codes is not None:
-        return make_quantised(codes.pick(order), bias)
-    return make_linear(whole.weight[order], bias)
-
-
-def _separate(whole: nn.Linear, sizes: list[int]) -> list[nn.Linear]:
-    """Return linears with so many of another's outputs each, without a bias."""
-    codes = codes_of(whole)
-    if codes is not None:
-        return [make_quantised(each, None) for each in codes.split(sizes)]
-    return [make_linear(each, None) for each in whole.weight.split(sizes)]
+    spread, doubled, backwards = map(rotation.endswith, ("spread", "doubled", "backwards"))
+    return RopeTable(rope, spread=spread, doubled=doubled, backwards=backwards, positions=positions)

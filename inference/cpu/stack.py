@@ -30,6 +30,7 @@ from inference.kernels.native_layers import LayerWeights, NativeStack
 from inference.kernels.native_model import Logits, NativeModel
 from inference.kernels.native_state import NativeRuns
 from inference.kernels.native_state_layers import NativeStateLayer, StateWeights
+from inference.machine import trimming
 from inference.models.anatomy import read_model
 from inference.models.ends import Ends
 from inference.models.layers import LAYER_LINEARS, OtherShape
@@ -95,16 +96,19 @@ class FusedModel:
         left, kept = iter(caches), [NativeStateLayer(each) for each in self._states]
         places = iter(kept)
         for layer in self._layers:
-            past = next(places) if layer.probed is None else next(left)
+            keeps = layer.parts.state is not None
+            past = next(places) if keeps else None if layer.probed is None else next(left)
             if layer.rope is not None and layer.rope not in ropes:
                 ropes.append(layer.rope)
             rotary = None if layer.rope is None else ropes.index(layer.rope)
             weights.append(layer.weights(past, rotary))
         inner = max(layer.shape.inner for layer in self._layers)
+        activated = (layer for layer in self._layers if layer.parts.gate_up is not None)
+        activation = next(activated, self._layers[0]).shape.activation
         attending = (layer for layer in self._layers if layer.probed is not None)
         rotated = (layer for layer in self._layers if layer.rope is not None)
         shape = next(rotated, next(attending, self._layers[0])).shape
-        stack = NativeStack(self._library, weights, replace(shape, inner=inner))
+        stack = NativeStack(self._library, weights, replace(shape, inner=inner, activation=activation))
         if self._group is not None:
             stack.share(self._group.adds_up)
         if adapters is not None:
@@ -159,7 +163,8 @@ class FusedModel:
     def packed(self) -> list[NativeLinear]:
         """Return all packed linears."""
         mixtures = [layer.packed.mixture for layer in self._layers if layer.packed is not None]
-        return [*self._rounding, *(each.router for each in mixtures if each is not None)]
+        kept = (linear for layer in self._layers for _, linear in layer.parts.kept)
+        return [*self._rounding, *(each.router for each in mixtures if each is not None), *kept]
 
     @property
     def _rounding(self) -> list[NativeLinear]:
@@ -303,21 +308,23 @@ def fuse_model(
     """
     # Experts can't be divided among processes
     mixture_in = read_mixture if packs.group is None else lambda _: None
-    anatomy = read_model(model, probed, prompt, positions, mixture_in, mixers_of(states))
+    anatomy = read_model(model, probed, prompt, positions, mixture_in, mixers_of(states, packs.routers))
     for path in fixed_linears(model, anatomy.parts).intersection(adapted):
-        raise OtherShape(f"an adapter adds to `{path}`, by which its experts are chosen or gated")
+        raise OtherShape(
+            f"an adapter adds to `{path}`, by which experts are chosen or gated, or a state read"
+        )
     builders = [
         Builder(library, packs, each, part, probed.get(each.attention))
         for each, part in zip(anatomy.layers, anatomy.parts, strict=True)
     ]
     # What a final form rounds can't be taken back: nothing is changed until all layers are known to have
     # the shape. Where it is exact each layer is packed as it is found, as both forms of a model may not fit.
-    found = find_layers(builders)
+    found = trimming(find_layers(builders))
     layers: Iterable[Layer] = list(found) if packs.exact is not None else found
     built: list[Layer] = []
     share = None if packs.group is None else packs.group.share
     try:
-        for builder, layer in zip(builders, layers, strict=True):
+        for builder, layer in trimming(zip(builders, layers, strict=True)):
             built.append(builder.pack(layer))
         ends = anatomy.ends.pack(packs.final, share)
     except Exception:

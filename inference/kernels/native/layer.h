@@ -11,20 +11,28 @@
  * then, if it is centred, as many biases; or absent: NULL. An MLP whose first linear gives as many numbers as its second
  * reads has no gates. */
 typedef struct Layer {
-    const Linear *qkv, *out;
-    const Linear *gate_up, *down; /* NULL: only with a mixture, which shares nothing among all rows */
+    const Linear *qkv, *out; /* NULL: it mixes no tokens; then there is no state, and no cache */
+    const Linear *gate_up, *down; /* NULL: a mixture that there is shares nothing among all rows */
     const Mixture *mixture;       /* NULL: none; else its experts' results are added to the MLP's */
     const StateMixer *state; /* NULL: it attends; else `qkv` has what this reads, and there is no cache */
     const float *input_norm, *mid_norm;     /* of what attention and the MLP read */
     const float *attention_norm, *mlp_norm; /* of what they give */
     const float *query_norm, *key_norm;
+    const float *attended_norm, *inner_norm; /* of what `out` reads, of all heads, and of what `down` reads */
     int64_t query_norm_size, key_norm_size; /* head_dim, or that of all heads together */
     int64_t rotary;                         /* which of the step's rotary embeddings; -1: none */
-    int64_t gated; /* 1: behind each head's query `qkv` has a gate, by whose sigmoid is multiplied what it is given */
+    int64_t gated; /* behind each head's query (1), or behind all (2), `qkv` has gates, by whose sigmoid is multiplied
+                    * what heads are given */
     int64_t parallel; /* 1: the MLP reads what attention reads, and both are added to that (GPT-J, Wang 2021) */
+    int64_t late_norms; /* 1: those of queries and keys, of each head, come behind the rotation */
+    const float *query_scales; /* [position]: what queries are multiplied by; NULL: nothing */
+    const float *xielu; /* with that activation: what the square above 0, all, the curve below 0, and its end are */
     Attention how;
     Cache cache;
 } Layer;
+
+/* Whether a layer has an MLP or a mixture, and doesn't end with what mixes its tokens. */
+static inline int has_mlp(const Layer *layer) { return layer->gate_up || layer->mixture; }
 
 typedef struct Shape {
     int64_t hidden, heads, kv_heads, head_dim, rotary_dim, interleaved, activation;
@@ -93,6 +101,7 @@ typedef struct Stack {
     float *attended;   /* [row][out->k], the same */
     float *convolved;  /* [row][channels], the same: of layers that keep a state */
     const Runs *runs;  /* the step, for those */
+    float *selected, *times, *steps; /* [row][projects->n], [row][widens->k], [row][channels]: of Mamba's */
     float *given;      /* [row][hidden]: what attention or the MLP gave */
     float *beside;     /* [row][hidden]: what attention gave beside a mixture */
     float *gate_up;    /* [row][2 inner], where gates and ups share a panel */
