@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from inference.cpu.experts import NativeExperts
-from inference.cpu.put_back import put_back, put_one_back
+from inference.cpu.putting_back import put_back, put_one_back
 from inference.kernels.native import Library, PackedLinear
 from inference.kernels.native_adapters import Linears as AdapterLinears
 from inference.kernels.native_attention import NativeCacheLayer, NativeStep
@@ -24,7 +24,7 @@ from inference.models.anatomy import Variant, variants
 from inference.models.layers import LayerParts, MixtureParts, OtherShape
 from inference.models.linears import NativeLinear, NativePack, drop_weight
 from inference.models.paged import Probed
-from inference.models.rotary import RopeTable, double, spread_pairs
+from inference.models.rotary import RopeTable, double, spread_pairs, turn_back
 from inference.models.share import LayerShare
 from inference.models.trace import LayerTrace, Pair, Rope
 
@@ -88,6 +88,7 @@ class Layer:
     rope: tuple[Rope, str] | None  # and how heads are rotated by it; None: they aren't
     share: LayerShare | None = None  # None: it is whole
     parallel: bool = False  # attention and the MLP are beside each other
+    late_norms: bool = False  # queries and keys are normalised once they are rotated
 
     def weights(self, past: NativeCacheLayer | NativeStateLayer | None, rotary: int | None) -> LayerWeights:
         """Return what a stack is made of; `rotary`: which of its rotations is this layer's."""
@@ -114,6 +115,8 @@ class Layer:
             mlp_norm=norms.after_mlp,
             query_norm=norms.query,
             key_norm=norms.key,
+            attended_norm=norms.attended,
+            inner_norm=norms.inner,
             window=how.window,
             chunk=how.chunk,
             scaling=how.scaling * self.parts.factor,
@@ -121,6 +124,9 @@ class Layer:
             slopes=how.slopes,
             rotary=rotary,
             parallel=self.parallel,
+            late_norms=self.late_norms,
+            query_scales=self.parts.query_scales,
+            xielu=self.parts.xielu,
         )
 
     def low_ranks(self, adapter: AdapterLinears) -> AdapterLinears:
@@ -164,8 +170,8 @@ def find_layers(builders: list[Builder]) -> Iterator[Layer]:
 
 
 def _common(shape: StackShape, *, rotated: bool) -> StackShape:
-    """Return what layers have in common: each has its own MLP, if any, and some aren't rotated."""
-    common = replace(shape, inner=0, activation="silu")
+    """Return what layers have in common: each has its own MLP and scaling, and some aren't rotated."""
+    common = replace(shape, inner=0, scaling=1.0, activation="silu")
     return common if rotated else replace(common, interleaved=False, rotary_dim=None)
 
 
@@ -259,7 +265,11 @@ class Builder:
         )
         rope = self._trace.rope
         rotated = None if rotation == "none" or rope is None else (rope, rotation)
-        return Layer(parts, self._probed, packed, stack_shape, rotated, parallel=variant.parallel)
+        return Layer(
+            *(parts, self._probed, packed, stack_shape, rotated),
+            parallel=variant.parallel,
+            late_norms=variant.late_norms,
+        )
 
     def _state_shape(self, variant: Variant) -> StackShape:
         parts = self._parts
@@ -284,6 +294,8 @@ class Builder:
         tokens = len(trace.given)
         pages = blocks_for(tokens)
         weights = layer.weights(self._past(pages), None if layer.rope is None else 0)
+        if weights.query_scales is not None:  # it was traced at the last positions
+            weights = replace(weights, query_scales=weights.query_scales[-tokens:])
         stack = NativeStack(self._library, [weights], layer.shape)
         runs = NativeRuns(*(np.array([each]) for each in (tokens, -1, 0)))
         stack.keep(runs)
@@ -311,10 +323,12 @@ def arranged(tables: Pair, rotation: str) -> Pair:
     """Return a rotary embedding's tables as C takes them for one of `ROTATIONS`."""
     if rotation.endswith("doubled"):
         return double(tables)
+    if rotation.endswith("backwards"):
+        return turn_back(tables)
     return spread_pairs(tables) if rotation.endswith("spread") else tables
 
 
 def make_table(rope: Rope, rotation: str, positions: int) -> RopeTable:
     """Return the same of all positions."""
-    spread, doubled = rotation.endswith("spread"), rotation.endswith("doubled")
-    return RopeTable(rope, spread=spread, doubled=doubled, positions=positions)
+    spread, doubled, backwards = map(rotation.endswith, ("spread", "doubled", "backwards"))
+    return RopeTable(rope, spread=spread, doubled=doubled, backwards=backwards, positions=positions)

@@ -39,7 +39,7 @@ def find_block(layer: nn.Module, mixer: nn.Module | None) -> nn.Module | None:
     others = [
         (name, module)
         for name, module in layer.named_children()
-        if module is not mixer
+        if (mixer is None or mixer not in module.modules())
         and not name.endswith("norm")
         and not is_norm(module)
         and (any(True for _ in module.parameters()) or any(map(is_linear, module.modules())))  # of few bits

@@ -14,55 +14,30 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from inference.kernels.choosing import Choosing
 from inference.kernels.native_state_layers import StateWeights
 from inference.models.blocks import find_block, parts_of
 from inference.models.joined import Linears as Linears
 from inference.models.joined import linears_in, named_linears
-from inference.models.linears import NativeLinear, weight_and_bias
+from inference.models.linears import NativeLinear
 from inference.models.merged_qkv import Layout
+from inference.models.mixture_parts import MixtureParts as MixtureParts
 from inference.models.mlps import GATE_UP, Mlp, read_mlp
 from inference.models.norms import Norms, is_norm, read_norm
 from inference.models.norms import norm_weight as norm_weight
 from inference.models.other_shape import OtherShape as OtherShape
 from inference.models.paged import Probed
+from inference.models.xielu import Xielu
 
 _QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
 _OUT = (("o_proj",), ("out_proj",), ("dense",))
-_HEAD_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"))
+_GATED_QKV = (("q_proj", "gate_proj", "k_proj", "v_proj"),)  # as in AFMoE
+_BETWEEN = (("attn_sub_norm", "ffn_sub_norm"), ("inner_attn_ln", "ffn_layernorm"))  # as in BitNet, KOSMOS-2.5
+_HEAD_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_layernorm", "key_layernorm"))
 JOINED = (*_QKV, *GATE_UP)  # whose linears are computed as one
 LAYER_LINEARS = 4  # of which those with the same input are computed as one
 _LFM3 = ("operator_norm", "post_operator_norm", "ffn_norm", "post_ffn_norm")
 _FEW = 2  # norms whose names don't say where they are
 _LLAMAS_ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MixtureParts:
-    """A mixture of experts in its parts."""
-
-    block: nn.Module  # all of it
-    experts: nn.Module  # all of them, as transformers has them
-    router: Tensor  # (experts, hidden)
-    bias: Tensor | None  # (experts,), of its logits
-    correction: Tensor | None  # (experts,): of scores, where experts are chosen
-    choosing: Choosing
-    shared: nn.Module | None  # an MLP that all rows are given to
-    gate: nn.Module | None  # a linear, by whose sigmoid that is multiplied
-
-    def routing(self) -> tuple[Tensor, Tensor | None]:
-        """Return the weight (n, hidden) and bias of the router and the gate behind it, as of one linear."""
-        if self.gate is None:
-            return self.router, self.bias
-        weight, bias = weight_and_bias(self.gate)
-        joined = torch.cat([self.router.float(), weight.float()])
-        if self.bias is None and bias is None:
-            return joined, None
-        biases = [
-            weight.new_zeros(n) if each is None else each
-            for each, n in ((self.bias, len(self.router)), (bias, 1))
-        ]
-        return joined, torch.cat([each.float() for each in biases])
 
 
 Kept = tuple[tuple[Linears, NativeLinear], ...]  # linears that a state is read by, which are packed already
@@ -95,8 +70,10 @@ class LayerParts:
     mixture: MixtureParts | None = None  # what it gives is added to what the MLP gives
     slopes: bool = False  # scores depend on distance
     factor: float = 1.0  # what queries are multiplied by, beside what scores are
-    gated: bool = False  # behind each head's query is a gate of what it is given
+    gated: int = 0  # behind each head's query (1), or behind all (2), are gates of what heads are given
     state: StateWeights | None = None  # of a layer that keeps a state and doesn't attend
+    xielu: Xielu | None = None  # the numbers of such an activation
+    query_scales: Tensor | None = None  # (positions,): what queries are multiplied by there
     kept: Kept = ()
 
     @property
@@ -131,6 +108,8 @@ class LayerParts:
             raise OtherShape("its scores depend on distance")
         if self.gated:
             raise OtherShape("what it attends to is gated")
+        if not (self.norms.attended is self.norms.inner is None):
+            raise OtherShape("it has norms between its linears")
 
     @property
     def places(self) -> tuple[Linears | None, ...]:
@@ -161,7 +140,7 @@ def read_layer(
     return replace(
         found,
         heads=probed.heads if gated else heads,
-        gated=gated,
+        gated=(2 if len(qkv.names) > len(_QKV[0]) else 1) if gated else 0,
         slopes=probed.how.slopes is not None,
     )
 
@@ -198,10 +177,12 @@ def _around(
     mixture = None if block is None else mixture_in(block)
     shared = block if mixture is None else mixture.shared
     mlp = None if shared is None else read_mlp(shared)
-    hidden = _inputs(linears, mlp, mixture)
-    norms, normed = _norms(layer, mixer, block, probed, hidden)
+    inner = 0 if mlp is None else mlp.inner
+    reads = _inputs(linears, mlp, mixture), linears[1].inputs if linears else 0, inner
+    norms, normed = _norms(layer, mixer, block, probed, reads)
     known += [] if mixture is None else list(mixture.block.modules())  # who read it knows them
     known += [each for norm in normed for each in norm.modules()]
+    known += [] if mlp is None or mlp.learned is None else [mlp.learned]
     _refuse_others(layer, known, [*linears, *((mlp.up, mlp.down) if mlp else ())])
     multiplier = getattr(layer, "residual_multiplier", 1.0)
     return LayerParts(
@@ -213,8 +194,9 @@ def _around(
         activation="silu" if mlp is None else mlp.activation,
         residuals=(1.0,) if multiplier == 1.0 else (float(multiplier), 1.0),
         heads=0,
-        inner=0 if mlp is None else mlp.inner,
+        inner=inner,
         mixture=mixture,
+        xielu=None if mlp is None else mlp.numbers,
     )
 
 
@@ -229,7 +211,8 @@ def _inputs(linears: tuple[Linears, ...], mlp: Mlp | None, mixture: MixtureParts
 def _attention_linears(attention: nn.Module, probed: Probed) -> tuple[Linears, Linears]:
     """Return what makes queries, keys and values, and what reads what was found: by names, or by sizes."""
     try:
-        return named_linears(attention, _QKV), named_linears(attention, _OUT)
+        gated = all(hasattr(attention, name) for name in _GATED_QKV[0])
+        return named_linears(attention, _GATED_QKV if gated else _QKV), named_linears(attention, _OUT)
     except OtherShape:
         found = list(linears_in(attention))
         queries = probed.heads * probed.shape.key_dim
@@ -246,11 +229,17 @@ def _norms(
     attention: nn.Module | None,
     block: nn.Module | None,
     probed: Probed | None,
-    hidden: int,
+    reads: tuple[int, int, int],
 ) -> tuple[Norms, list[nn.Module]]:
-    """Return what a layer's norms compute, and these."""
-    modules, sizes = _placed_norms(layer, attention, block), [(hidden, 1)] * 4
-    modules += [None, None] if probed is None or attention is None else _head_norms(attention)
+    """Return what a layer's norms compute, and these.
+
+    `reads`: how much the first linear reads, the one behind attention and the MLP's second one.
+    """
+    hidden = reads[0]
+    between = _named_norms((attention, block), _BETWEEN)
+    modules, sizes = _placed_norms(layer, attention, block) + between, [(hidden, 1)] * 4
+    sizes += [(width, 1) for width in reads[1:]]
+    modules += [None, None] if probed is None else _named_norms((attention, attention), _HEAD_NORMS)
     counts = (1, 1) if probed is None else (probed.heads, probed.shape.kv_heads)
     sizes += [(hidden if probed is None else probed.shape.key_dim, count) for count in counts]
     found = [
@@ -261,7 +250,7 @@ def _norms(
         raise OtherShape("its norms have different epsilons, or there are none")
     if len({each.centred for each in there}) != 1:
         raise OtherShape("some of its norms subtract the mean, others don't")
-    before, after, before_mlp, after_mlp, query, key = (
+    before, after, before_mlp, after_mlp, attended, inner, query, key = (
         None if each is None else each.weights for each in found
     )
     norms = Norms(
@@ -273,8 +262,10 @@ def _norms(
         query=query,
         key=key,
         centred=there[0].centred,
+        attended=attended,
+        inner=inner,
     )
-    if norms.centred and not (after is after_mlp is None):
+    if norms.centred and any(each is not None for each in (after, after_mlp, attended, inner)):
         raise OtherShape("its layer norms are of what attention or the MLP gives")
     return norms, [each for each in modules if each is not None]
 
@@ -297,9 +288,13 @@ def _placed_norms(
         order = ("input", "post_self_attn", "post_attention", "post_mlp")
     elif "pre_ff_layernorm" in given:  # as in Bamba
         order = ("input", "", "pre_ff", "")
+    elif "pre_mlp_layernorm" in given:  # as in AFMoE
+        order = ("input", "post_attention", "pre_mlp", "post_mlp")
+    elif "post_norm1" in given:  # as in HyperCLOVA X
+        order = ("input", "post_norm1", "post_attention", "post_norm2")
     else:
         order = ("input", "", "post_attention", "")
-    placed = [given.pop(f"{name}_layernorm", None) for name in order]
+    placed = [given.pop(name, given.pop(f"{name}_layernorm", None)) for name in order]
     if not given:
         return placed
     if any(placed) or len(given) > _FEW or not all(map(is_norm, given.values())):
@@ -308,16 +303,23 @@ def _placed_norms(
     return [first, None, second[0] if second else None, None]
 
 
-def _head_norms(attention: nn.Module) -> list[nn.Module | None]:
-    """Return those of queries and of keys."""
-    found = ([getattr(attention, name, None) for name in names] for names in zip(*_HEAD_NORMS, strict=True))
+def _named_norms(
+    parents: tuple[nn.Module | None, nn.Module | None], pairs: tuple[tuple[str, str], ...]
+) -> list[nn.Module | None]:
+    """Return those of two modules that have one of several pairs of names, one in each."""
+    found = (
+        [getattr(parent, name, None) for name in names]
+        for parent, names in zip(parents, zip(*pairs, strict=True), strict=True)
+    )
     return [next((each for each in named if isinstance(each, nn.Module)), None) for named in found]
 
 
 def _norm_modules(layer: nn.Module, attention: nn.Module | None) -> Iterator[tuple[str, nn.Module]]:
     """Return what is in a layer beside its attention and its MLP."""
     for name, module in layer.named_children():
-        if module is not attention and (is_norm(module) or any(True for _ in module.parameters())):
+        if (attention is None or attention not in module.modules()) and (
+            is_norm(module) or any(True for _ in module.parameters())
+        ):
             yield name, module
 
 

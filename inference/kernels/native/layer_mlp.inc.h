@@ -20,11 +20,13 @@ static ISA(Source) ISA(mlp_half)(Worker *worker, const StackCall *call, const La
     from.norm = layer->mid_norm;
     from.linear = layer->gate_up;
     from.place = place + GATE_UP;
+    from.xielu = layer->xielu;
     if (layer->mixture)
         ISA(mix)(worker, call, layer, from);
     if (layer->mixture && layer->parallel) ISA(add_beside)(worker, call);
     if (!layer->mixture) {
         ISA(feed_forward)(worker, call, &from, layer->down->k);
+        ISA(normalise)(worker, call, stack->inner, layer->down->k, layer->inner_norm);
         from = (ISA(Source)){.x = stack->inner, .linear = layer->down, .place = place + DOWN,
                              .onto = layer->parallel ? stack->given : NULL};
         ISA(linear)(worker, call, &from, stack->given, 0);

@@ -1,4 +1,4 @@
-"""A model's own linears, put back where they were packed."""
+"""A model's own linears, put back where they were packed as one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inference.models.weights import NarrowLinear
 
 
 def put_back(linears: Linears, packed: NativeLinear) -> None:
-    """Put linears back that were packed as one."""
+    """Have a model's own linears again, of what they were packed to."""
     sizes = linears.sizes
     whole = packed.unpack()
     if linears.order is not None:
