@@ -95,16 +95,20 @@ class FusedModel:
         left, kept = iter(caches), [NativeStateLayer(each) for each in self._states]
         places = iter(kept)
         for layer in self._layers:
-            past = next(places) if layer.probed is None else next(left)
+            past = next(left) if layer.probed is not None else None
+            if layer.parts.state is not None:
+                past = next(places)
             if layer.rope is not None and layer.rope not in ropes:
                 ropes.append(layer.rope)
             rotary = None if layer.rope is None else ropes.index(layer.rope)
             weights.append(layer.weights(past, rotary))
         inner = max(layer.shape.inner for layer in self._layers)
+        activated = (layer for layer in self._layers if layer.parts.gate_up is not None)
+        activation = next(activated, self._layers[0]).shape.activation
         attending = (layer for layer in self._layers if layer.probed is not None)
         rotated = (layer for layer in self._layers if layer.rope is not None)
         shape = next(rotated, next(attending, self._layers[0])).shape
-        stack = NativeStack(self._library, weights, replace(shape, inner=inner))
+        stack = NativeStack(self._library, weights, replace(shape, inner=inner, activation=activation))
         if self._group is not None:
             stack.share(self._group.adds_up)
         if adapters is not None:

@@ -63,11 +63,11 @@ class LayerWeights:
     centred they are rows of two: weights, biases; those of queries and keys are then of each head.
     """
 
-    qkv: PackedLinear  # hidden -> (heads + 2 * kv_heads) * head_dim
-    out: PackedLinear
-    gate_up: PackedLinear | None  # hidden -> 2 * inner, the gates first, or inner; None: the mixture is all
+    qkv: PackedLinear | None  # hidden -> (heads + 2 * kv_heads) * head_dim; None: no token is mixed
+    out: PackedLinear | None
+    gate_up: PackedLinear | None  # hidden -> 2 * inner, the gates first, or inner; None: a mixture is all
     down: PackedLinear | None
-    cache: NativeCacheLayer | None  # None: it keeps a state
+    cache: NativeCacheLayer | None  # None: it doesn't attend
     state: NativeStateLayer | None = None  # what is between `qkv` and `out` in place of attention
     gated: bool = False  # `qkv` has a gate of what is found behind each head's query
     mixture: MixtureWeights | None = None  # added to the MLP's results

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from inference.kernels.choosing import Choosing
 from inference.kernels.native_state_layers import StateWeights
+from inference.models.blocks import find_block, parts_of
 from inference.models.joined import Linears as Linears
-from inference.models.joined import is_linear, linears_in, named_linears
+from inference.models.joined import linears_in, named_linears
 from inference.models.linears import weight_and_bias
 from inference.models.merged_qkv import Layout
-from inference.models.mlps import GATE_UP, read_mlp
+from inference.models.mlps import GATE_UP, Mlp, read_mlp
 from inference.models.norms import Norms, is_norm, read_norm
 from inference.models.norms import norm_weight as norm_weight
 from inference.models.other_shape import OtherShape as OtherShape
@@ -31,6 +32,7 @@ _OUT = (("o_proj",), ("out_proj",), ("dense",))
 _HEAD_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"))
 JOINED = (*_QKV, *GATE_UP)  # whose linears are computed as one
 LAYER_LINEARS = 4  # of which those with the same input are computed as one
+_LFM3 = ("operator_norm", "post_operator_norm", "ffn_norm", "post_ffn_norm")
 _FEW = 2  # norms whose names don't say where they are
 _LLAMAS_ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
 
@@ -79,9 +81,9 @@ class MixerParts:
 class LayerParts:
     """A layer in its parts."""
 
-    qkv: Linears  # or what else it begins with
-    out: Linears
-    gate_up: Linears | None  # None: a mixture shares nothing
+    qkv: Linears | None  # or what else it begins with; None: nothing mixes its tokens
+    out: Linears | None
+    gate_up: Linears | None  # None: a mixture that there is shares nothing
     down: Linears | None
     norms: Norms
     activation: str
@@ -95,6 +97,11 @@ class LayerParts:
     state: StateWeights | None = None  # of a layer that keeps a state and doesn't attend
 
     @property
+    def feeds(self) -> bool:
+        """Return whether there is an MLP, or a mixture."""
+        return self.gate_up is not None or self.mixture is not None
+
+    @property
     def gates(self) -> bool:
         """Return whether an MLP that there is has gates."""
         return self.gate_up is None or sum(self.gate_up.sizes) == 2 * self.inner
@@ -103,6 +110,7 @@ class LayerParts:
         """Return the same with what attention does with what its linears give."""
         if layout is None:
             return self
+        assert self.qkv is not None, "it attends"
         qkv = self.qkv if layout.order is None else self.qkv.ordered(layout.order)
         return replace(self, qkv=qkv, factor=layout.factor)
 
@@ -110,6 +118,8 @@ class LayerParts:
         """Raise OtherShape if the layer isn't of Llama's shape."""
         if self.norms.centred:
             raise OtherShape("its norms are layer norms, and no root-mean-square norms")
+        if not self.feeds:
+            raise OtherShape("it has no MLP")
         if not self.gates:
             raise OtherShape("its MLP has no gates")
         if self.activation not in _LLAMAS_ACTIVATIONS:
@@ -161,27 +171,37 @@ def read_state_layer(
     return replace(_around(layer, mixer, linears, list(mixer.modules()), mixture_in), state=parts.state)
 
 
+def read_mlp_layer(layer: nn.Module, mixture_in: ReadMixture = lambda _: None) -> LayerParts:
+    """Return the parts of a layer in which nothing mixes tokens; raise OtherShape."""
+    found = _around(layer, None, (), [], mixture_in)
+    norms = found.norms
+    if norms.before_mlp is not None or norms.after_attention is not None:
+        raise OtherShape("it has several norms, and nothing that mixes its tokens")
+    return replace(found, norms=replace(norms, before_attention=None, before_mlp=norms.before_attention))
+
+
 def _around(
     layer: nn.Module,
-    mixer: nn.Module,
-    linears: tuple[Linears, Linears],
+    mixer: nn.Module | None,
+    linears: tuple[Linears, ...],
     known: list[nn.Module],
     mixture_in: ReadMixture,
     probed: Probed | None = None,
 ) -> LayerParts:
     """Return the parts of a layer around what mixes its tokens, whose linears and other modules are known."""
-    block = _block(layer, mixer)
-    mixture = mixture_in(block)
+    block = find_block(layer, mixer)
+    mixture = None if block is None else mixture_in(block)
     shared = block if mixture is None else mixture.shared
     mlp = None if shared is None else read_mlp(shared)
-    norms, normed = _norms(layer, mixer, block, probed, linears[0].inputs)
-    known += [] if mixture is None else list(block.modules())  # who read it knows them
+    hidden = _inputs(linears, mlp, mixture)
+    norms, normed = _norms(layer, mixer, block, probed, hidden)
+    known += [] if mixture is None else list(mixture.block.modules())  # who read it knows them
     known += [each for norm in normed for each in norm.modules()]
     _refuse_others(layer, known, [*linears, *((mlp.up, mlp.down) if mlp else ())])
     multiplier = getattr(layer, "residual_multiplier", 1.0)
     return LayerParts(
-        qkv=linears[0],
-        out=linears[1],
+        qkv=linears[0] if linears else None,
+        out=linears[1] if linears else None,
         gate_up=None if mlp is None else mlp.up,
         down=None if mlp is None else mlp.down,
         norms=norms,
@@ -191,6 +211,14 @@ def _around(
         inner=0 if mlp is None else mlp.inner,
         mixture=mixture,
     )
+
+
+def _inputs(linears: tuple[Linears, ...], mlp: Mlp | None, mixture: MixtureParts | None) -> int:
+    """Return how many numbers a layer reads of a row, as the first of its parts does."""
+    if linears or mlp is not None:
+        return next(each.inputs for each in (*linears, *(() if mlp is None else (mlp.up,))))
+    assert mixture is not None, "it has parts"
+    return mixture.router.shape[1]
 
 
 def _attention_linears(attention: nn.Module, probed: Probed) -> tuple[Linears, Linears]:
@@ -208,32 +236,16 @@ def _attention_linears(attention: nn.Module, probed: Probed) -> tuple[Linears, L
         return Linears(attention, (merged[0],)), Linears(attention, (out[0],))
 
 
-def _block(layer: nn.Module, attention: nn.Module) -> nn.Module:
-    """Return what a layer has behind its attention; itself, if an MLP's two linears are in it."""
-    mlp = getattr(layer, "mlp", None)
-    if isinstance(mlp, nn.Module):
-        return mlp
-    others = [
-        (name, module)
-        for name, module in layer.named_children()
-        if module is not attention
-        and not name.endswith("norm")
-        and not is_norm(module)
-        and (any(True for _ in module.parameters()) or any(map(is_linear, module.modules())))  # of few bits
-    ]
-    if len(others) == 1:
-        return others[0][1]
-    if others and [name for name, _ in others] == [name for name, _ in linears_in(layer)]:
-        return layer
-    raise OtherShape("it has no module `mlp`")
-
-
 def _norms(
-    layer: nn.Module, attention: nn.Module, block: nn.Module, probed: Probed | None, hidden: int
+    layer: nn.Module,
+    attention: nn.Module | None,
+    block: nn.Module | None,
+    probed: Probed | None,
+    hidden: int,
 ) -> tuple[Norms, list[nn.Module]]:
     """Return what a layer's norms compute, and these."""
     modules, sizes = _placed_norms(layer, attention, block), [(hidden, 1)] * 4
-    modules += [None, None] if probed is None else _head_norms(attention)
+    modules += [None, None] if probed is None or attention is None else _head_norms(attention)
     counts = (1, 1) if probed is None else (probed.heads, probed.shape.kv_heads)
     sizes += [(hidden if probed is None else probed.shape.key_dim, count) for count in counts]
     found = [
@@ -262,11 +274,16 @@ def _norms(
     return norms, [each for each in modules if each is not None]
 
 
-def _placed_norms(layer: nn.Module, attention: nn.Module, block: nn.Module) -> list[nn.Module | None]:
+def _placed_norms(
+    layer: nn.Module, attention: nn.Module | None, block: nn.Module | None
+) -> list[nn.Module | None]:
     """Return those before attention, after it, before the MLP and after it."""
-    given = {name: each for name, each in _norm_modules(layer, attention) if each is not block}
+    blocks = parts_of(block)
+    given = {name: each for name, each in _norm_modules(layer, attention) if each not in blocks}
     if block is layer:
         given = {name: each for name, each in given.items() if is_norm(each)}
+    if given.keys() == set(_LFM3):
+        return [given[name] for name in _LFM3]
     if "pre_feedforward_layernorm" in given:  # as in Gemma 2
         order = ("input", "post_attention", "pre_feedforward", "post_feedforward")
     elif "post_feedforward_layernorm" in given:  # as in OLMo 2
@@ -292,7 +309,7 @@ def _head_norms(attention: nn.Module) -> list[nn.Module | None]:
     return [next((each for each in named if isinstance(each, nn.Module)), None) for named in found]
 
 
-def _norm_modules(layer: nn.Module, attention: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _norm_modules(layer: nn.Module, attention: nn.Module | None) -> Iterator[tuple[str, nn.Module]]:
     """Return what is in a layer beside its attention and its MLP."""
     for name, module in layer.named_children():
         if module is not attention and (is_norm(module) or any(True for _ in module.parameters())):

@@ -102,13 +102,10 @@ def fixed_linears(model: nn.Module, layers: Sequence[LayerParts]) -> frozenset[s
         for each in parts.linears
         for name in each.names
     }
-    blocks = {id(parts.mixture.block) for parts in layers if parts.mixture is not None}
-    found = []
-    for path, module in model.named_modules():
-        if id(module) in blocks:
-            inside = module.named_modules(prefix=path)
-            found += [name for name, each in inside if id(each) not in known and _size(each) is not None]
-    return frozenset(found)
+    blocks = [parts.mixture.block for parts in layers if parts.mixture is not None]
+    inside = {id(each) for block in blocks for each in block.modules()} - known
+    modules = model.named_modules()
+    return frozenset(path for path, each in modules if id(each) in inside and _size(each) is not None)
 
 
 @dataclass(frozen=True, slots=True)

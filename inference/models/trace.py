@@ -48,7 +48,7 @@ class LayerTrace:
     """One decoder layer with what it was given and what it made of that, (tokens, hidden) each."""
 
     layer: nn.Module
-    attention: nn.Module
+    attention: nn.Module  # or what else mixes tokens; the layer itself: nothing does
     given: Tensor
     result: Tensor
     rope: Rope | None  # None: the layer was given no rotation
@@ -106,6 +106,17 @@ def decoder_layers(model: nn.Module, attentions: list[nn.Module]) -> list[nn.Mod
         layers.append(model.get_submodule(parent))
     whole = list(model.get_submodule(lists.pop()).children()) if len(lists) == 1 else None
     return layers if layers == whole else None
+
+
+def lone_layers(model: nn.Module, mixers: list[nn.Module]) -> tuple[list[nn.Module], list[nn.Module]] | None:
+    """Return the one list's layers, and what mixes tokens in each: the layer itself, where nothing does."""
+    paths = {module: path for path, module in model.named_modules()}
+    of_layers = {paths[mixer].rpartition(".")[0]: mixer for mixer in mixers}
+    lists = {path.rpartition(".")[0] for path in of_layers}
+    if len(lists) != 1 or len(of_layers) != len(mixers):
+        return None
+    layers = list(model.get_submodule(lists.pop()).children())
+    return layers, [of_layers.get(paths[layer], layer) for layer in layers]
 
 
 def trace_model(

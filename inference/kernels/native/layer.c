@@ -89,8 +89,10 @@ static int64_t most_inner(const Stack *stack, int shared) {
 /* The most numbers that a layer's first linear gives, or (`reads`) its second one reads. */
 static int64_t most_mixed(const Stack *stack, int reads) {
     int64_t found = 0;
-    for (int64_t i = 0; i < stack->count; i++)
-        found = most(found, reads ? stack->layers[i].out->k : stack->layers[i].qkv->n);
+    for (int64_t i = 0; i < stack->count; i++) {
+        const Layer *layer = &stack->layers[i];
+        if (layer->qkv) found = most(found, reads ? layer->out->k : layer->qkv->n);
+    }
     return found;
 }
 
@@ -104,7 +106,7 @@ static int64_t most_channels(const Stack *stack) {
 /* The cache of any layer that attends; NULL: none does. */
 static const Cache *any_cache(const Stack *stack) {
     for (int64_t i = 0; i < stack->count; i++)
-        if (!stack->layers[i].state) return &stack->layers[i].cache;
+        if (stack->layers[i].qkv && !stack->layers[i].state) return &stack->layers[i].cache;
     return NULL;
 }
 
@@ -212,7 +214,8 @@ static int run(StackCall *call) {
     Stack *stack = call->stack;
     call->rows = call->step->tokens;
     call->few = call->rows * stack->shape.hidden <= FEW_NUMBERS;
-    call->trims = call->ends && call->ends->trims && call->tokens->count < call->rows;
+    const int mixes_last = stack->count && stack->layers[stack->count - 1].qkv;
+    call->trims = mixes_last && call->ends && call->ends->trims && call->tokens->count < call->rows;
     if (reserve(stack, call) || reserve_experts(stack, call)) return -1;
     const Cache *cache = any_cache(stack);
     if (cache && attention_plan(&stack->plan, call->step, cache, stack->shape.heads, call->library)) return -1;

@@ -11,8 +11,8 @@
  * then, if it is centred, as many biases; or absent: NULL. An MLP whose first linear gives as many numbers as its second
  * reads has no gates. */
 typedef struct Layer {
-    const Linear *qkv, *out;
-    const Linear *gate_up, *down; /* NULL: only with a mixture, which shares nothing among all rows */
+    const Linear *qkv, *out; /* NULL: it mixes no tokens; then there is no state, and no cache */
+    const Linear *gate_up, *down; /* NULL: a mixture that there is shares nothing among all rows */
     const Mixture *mixture;       /* NULL: none; else its experts' results are added to the MLP's */
     const StateMixer *state; /* NULL: it attends; else `qkv` has what this reads, and there is no cache */
     const float *input_norm, *mid_norm;     /* of what attention and the MLP read */
@@ -25,6 +25,9 @@ typedef struct Layer {
     Attention how;
     Cache cache;
 } Layer;
+
+/* Whether a layer has an MLP or a mixture, and doesn't end with what mixes its tokens. */
+static inline int has_mlp(const Layer *layer) { return layer->gate_up || layer->mixture; }
 
 typedef struct Shape {
     int64_t hidden, heads, kv_heads, head_dim, rotary_dim, interleaved, activation;

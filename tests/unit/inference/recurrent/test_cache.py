@@ -27,7 +27,9 @@ FAMILIES = [
     "lfm2", "qwen3_5_text", "qwen3_next", "olmo_hybrid", "bamba", "granitemoehybrid", "mamba2", "falcon_h1",
     "recurrent_gemma", "minimax",
 ]  # fmt: skip
-FUSED = {"lfm2", "qwen3_5_text", "qwen3_next", "olmo_hybrid", "bamba"}  # with the extension
+FUSED = set(
+    "lfm2 qwen3_5_text qwen3_next olmo_hybrid bamba granitemoehybrid mamba2".split()
+)  # with the extension
 
 
 @cache
