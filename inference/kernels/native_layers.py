@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference.kernels.layer_checks import check_layer, norm_width
+from inference.kernels.layer_checks import check_layer, norm_width, rotary_widths, rotated_width
 from inference.kernels.native import Library, PackedLinear, address
 from inference.kernels.native_adapters import Linears, NativeAdapter, NativeAdapters
 from inference.kernels.native_attention import (
@@ -25,6 +25,7 @@ from inference.kernels.native_attention import (
 )
 from inference.kernels.native_exchange import AddUp
 from inference.kernels.native_mixture import MixtureStruct, MixtureWeights
+from inference.kernels.native_per_layer import PerLayerStruct, PerLayerWeights
 from inference.kernels.native_state import NativeRuns
 from inference.kernels.native_state_layers import NativeStateLayer
 from inference.kernels.reference import Attention
@@ -63,7 +64,8 @@ class LayerWeights:
     centred they are rows of two: weights, biases; those of queries and keys are then of each head.
     """
 
-    qkv: PackedLinear | None  # hidden -> (heads + 2 * kv_heads) * head_dim; None: no token is mixed
+    # hidden -> (heads + 2 * kv_heads) * head_dim, or with one kv_heads: keys are values, too; None: no token is mixed
+    qkv: PackedLinear | None
     out: PackedLinear | None
     gate_up: PackedLinear | None  # hidden -> 2 * inner, the gates first, or inner; None: a mixture is all
     down: PackedLinear | None
@@ -84,6 +86,11 @@ class LayerWeights:
     slopes: Tensor | None = None  # (heads,): what a score loses by each token between query and key
     rotary: int | None = 0  # which of the step's rotary embeddings; None: no rotation
     parallel: bool = False
+    rotary_dim: int | None = None  # how many numbers of its heads are rotated; None: the stack's
+    borrows: bool = False  # its cache is an earlier layer's, and `qkv` is hidden -> heads * head_dim
+    value_norm: Tensor | None = None  # (head_dim,)
+    per_layer: PerLayerWeights | None = None
+    scale: float = 1.0  # what all that it gives is multiplied by
 
     @property
     def linears(self) -> tuple[PackedLinear | None, ...]:
@@ -105,6 +112,9 @@ class _Layer(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("gated", "parallel")),
         ("how", AttentionStruct),
         ("cache", CacheStruct),
+        *((name, ctypes.c_int64) for name in ("rotary_dim", "borrows", "plan")),
+        *((name, ctypes.c_void_p) for name in ("value_norm", "per_layer")),
+        ("scale", ctypes.c_float),
     )
 
 
@@ -130,7 +140,9 @@ class NativeStack:
         self._library = library
         self._held: list[object] = list(layers)  # what the structs point to
         structs = (_Layer * len(layers))(*(self._struct(layer) for layer in layers))
-        self._rotaries = 1 + max((layer.rotary for layer in layers if layer.rotary is not None), default=-1)
+        self._rotaries = rotary_widths(layers, shape)
+        parts = [each.per_layer for each in layers if each.per_layer is not None]
+        self._inputs_read = max((each.first + each.gate.n for each in parts), default=0)
         self._functions = _declare(library.functions)
         self._sizes = [
             (0, 0) if linear is None else (linear.n, linear.k) for layer in layers for linear in layer.linears
@@ -208,12 +220,13 @@ class NativeStack:
         sin: Tensor | Sequence[Tensor],
         step: NativeStep,
         adapters: NDArray[np.int32] | None = None,
+        per_layer: Tensor | None = None,
     ) -> Tensor:
         """Return what the last layer gives, before the model's final norm.
 
         Shapes: hidden (tokens, hidden), cos and sin (tokens, rotary_dim) as transformers makes them,
         or one of each for every rotary embedding that the layers name; adapters (tokens,), -1 for none;
-        result (tokens, hidden).
+        per_layer (tokens, all layers' inputs); result (tokens, hidden).
         """
         assert hidden.shape == (step.tokens, self.shape.hidden), "a row for each of the step's tokens"
         hidden = hidden.float().contiguous()
@@ -228,26 +241,37 @@ class NativeStack:
             self.check_adapters(adapters, step.tokens),
             hidden.data_ptr(),
             out.data_ptr(),
+            *self._inputs(per_layer, step.tokens),
         )
         self.check(failed, step.tokens)
         return out
 
+    def _inputs(self, given: Tensor | None, tokens: int) -> tuple[int | None, int]:
+        """Return where C reads all layers' inputs, and how many a row has."""
+        if given is None:
+            assert not self._inputs_read, "layers have inputs of their own"
+            return None, 0
+        assert len(given) == tokens and given.shape[1] >= self._inputs_read, "inputs of each token"
+        assert given.dtype is torch.float32 and given.is_contiguous(), "C reads float32"
+        return given.data_ptr(), given.shape[1]
+
     def _rotary(self, given: Tensor | Sequence[Tensor], tokens: int) -> list[Tensor]:
         tensors = [given] if isinstance(given, Tensor) else list(given)
-        size = self.shape.head_dim if self.shape.rotary_dim is None else self.shape.rotary_dim
-        assert len(tensors) >= self._rotaries, "an embedding for each that the layers name"
-        assert all(each.shape == (tokens, size) for each in tensors), (
+        assert len(tensors) > max(self._rotaries, default=-1), "an embedding for each that the layers name"
+        assert all(tensors[at].shape == (tokens, size) for at, size in self._rotaries.items()), (
             "a rotation for each of the step's tokens"
         )
         return [each.float().contiguous() for each in tensors]
 
     def check_tables(self, cos: Sequence[Tensor], sin: Sequence[Tensor], last: int) -> None:
         """Assert that tables of rotations by position can be read up to position `last`."""
-        size = self.shape.head_dim if self.shape.rotary_dim is None else self.shape.rotary_dim
-        assert len(cos) == len(sin) >= self._rotaries, "an embedding for each that the layers name"
+        named = max(self._rotaries, default=-1)
+        assert len(cos) == len(sin) > named, "an embedding for each that the layers name"
+        for at, size in self._rotaries.items():
+            widths = cos[at].shape[1], sin[at].shape[1]
+            assert widths == (size, size), "a rotation for each number that is rotated"
         for table in (*cos, *sin):
             assert table.shape[0] > last, "a rotation for each position"
-            assert table.shape[1] == size, "a rotation for each number that is rotated"
             assert table.is_contiguous(), "C reads the tables"
             assert table.dtype is torch.float32, "in float32"
 
@@ -269,7 +293,17 @@ class NativeStack:
             layer.parallel,
             attention_struct(how, self._keep(layer.sinks), self._keep(layer.slopes)),
             CacheStruct() if layer.cache is None else layer.cache.struct,
+            *(rotated_width(layer, self.shape), layer.borrows, 0),
+            *(self._hold(layer.value_norm), self._per_layer(layer.per_layer)),
+            0.0 if layer.scale == 1.0 else layer.scale,
         )
+
+    def _per_layer(self, weights: PerLayerWeights | None) -> int | None:
+        if weights is None:
+            return None
+        struct = PerLayerStruct.of(weights, self._hold(weights.norm))
+        self._held.append(struct)
+        return ctypes.addressof(struct)
 
     def _mixture(self, mixture: MixtureWeights | None) -> int | None:
         if mixture is None:
@@ -315,7 +349,7 @@ def _declare(functions: ctypes.CDLL) -> ctypes.CDLL:
     functions.parley_stack_close.restype = None
     functions.parley_stack_close.argtypes = (ctypes.c_void_p,)
     functions.parley_stack_run.restype = ctypes.c_int
-    functions.parley_stack_run.argtypes = (ctypes.c_void_p,) * 8
+    functions.parley_stack_run.argtypes = (*(ctypes.c_void_p,) * 9, ctypes.c_int64)
     functions.parley_stack_states.argtypes = (ctypes.c_void_p,) * 2
     functions.parley_stack_share.restype = None
     functions.parley_stack_share.argtypes = (ctypes.c_void_p,) * 3
