@@ -16,14 +16,17 @@ from inference.kernels.native_attention import NativeCacheLayer, NativeStep
 from inference.kernels.native_experts import ExpertsMemory
 from inference.kernels.native_layers import Activation, LayerWeights, NativeStack, StackShape
 from inference.kernels.native_mixture import MixtureWeights
+from inference.kernels.native_per_layer import PerLayerWeights
 from inference.kernels.native_state import NativeRuns
 from inference.kernels.native_state_layers import NativeStateLayer
 from inference.kernels.reference import Attention
 from inference.kv_cache.blocks import blocks_for
 from inference.models.anatomy import Variant, variants
+from inference.models.borrowed import borrowed
 from inference.models.layers import LayerParts, Linears, MixtureParts, OtherShape
 from inference.models.linears import NativeLinear, NativePack, drop_weight, make_linear
 from inference.models.paged import Probed
+from inference.models.per_layer import own_inputs
 from inference.models.quantised import codes_of, make_quantised
 from inference.models.rotary import RopeTable, double, spread_pairs
 from inference.models.share import LayerShare
@@ -76,6 +79,7 @@ class Packed:
 
     linears: tuple[NativeLinear, ...]
     mixture: Mixture | None = None
+    per_layer: tuple[NativeLinear, ...] = ()  # what reads inputs of its own, and gives
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,8 +94,31 @@ class Layer:
     share: LayerShare | None = None  # None: it is whole
     parallel: bool = False  # attention and the MLP are beside each other
 
-    def weights(self, past: NativeCacheLayer | NativeStateLayer | None, rotary: int | None) -> LayerWeights:
-        """Return what a stack is made of; `rotary`: which of its rotations is this layer's."""
+    @property
+    def mixer(self) -> nn.Module | None:
+        """Return what mixes its tokens."""
+        return None if self.parts.qkv is None else self.parts.qkv.parent
+
+    @property
+    def keeper(self) -> nn.Module | None:
+        """Return the attention module whose keys and values it attends to."""
+        if self.probed is None:
+            return None
+        return self.mixer if self.probed.borrows is None else self.probed.borrows
+
+    @property
+    def keeps(self) -> bool:
+        """Return whether it has a cache of its own."""
+        return self.probed is not None and self.probed.borrows is None
+
+    def weights(
+        self, past: NativeCacheLayer | NativeStateLayer | None, rotary: int | None, first: int = 0
+    ) -> LayerWeights:
+        """Return what a stack is made of.
+
+        `rotary`: which of its rotations is this layer's. `first`: where in a row of all layers' inputs its
+        own begin.
+        """
         assert self.packed is not None, "it is packed"
         packed, mixture = iter(self.packed.linears), self.packed.mixture
         linears: list[PackedLinear | None] = [
@@ -122,7 +149,19 @@ class Layer:
             slopes=how.slopes,
             rotary=rotary,
             parallel=self.parallel,
+            rotary_dim=self.shape.rotary_dim,
+            borrows=self.parts.borrows,
+            value_norm=norms.value,
+            per_layer=self._per_layer(first),
+            scale=self.parts.scale,
         )
+
+    def _per_layer(self, first: int) -> PerLayerWeights | None:
+        own = self.parts.per_layer
+        if own is None or self.packed is None:
+            return None
+        gate, projection = (each.packed for each in self.packed.per_layer)
+        return PerLayerWeights(gate=gate, projection=projection, norm=own.norm, first=first)
 
     def low_ranks(self, adapter: AdapterLinears) -> AdapterLinears:
         """Return what of an adapter's low ranks for each of the layer's linears this process adds."""
@@ -137,6 +176,9 @@ class Layer:
         assert self.packed is not None, "it is packed"
         for linears, packed in zip(self.parts.linears, self.packed.linears, strict=True):
             _put_back(linears, packed)
+        if self.parts.per_layer is not None:
+            for linears, packed in zip(self.parts.per_layer.linears, self.packed.per_layer, strict=True):
+                _put_back(linears, packed)
         if self.packed.mixture is not None:
             self.packed.mixture.experts.restore()
 
@@ -146,6 +188,7 @@ def find_layers(builders: list[Builder]) -> Iterator[Layer]:
     shapes: dict[tuple[bool, bool], StackShape] = {}  # of those that attend or don't, and are rotated or not
     found: dict[bool, Variant] = {}
     activations: set[str] = set()
+    heads: set[tuple[int, int]] = set()  # of keys, and their sizes
     for builder in builders:
         layer, variant = builder.find(found.get(builder.attends))
         for rotated in (False, True) if layer.rope is not None else (False,):
@@ -153,19 +196,25 @@ def find_layers(builders: list[Builder]) -> Iterator[Layer]:
             if shapes.setdefault((builder.attends, rotated), common) != common:
                 raise OtherShape("its layers are of several shapes")
         found[builder.attends] = variant
+        if builder.attends:
+            heads.add((layer.shape.kv_heads, layer.shape.head_dim))
         if layer.parts.gate_up is not None:
             activations.add(layer.parts.activation)
+        if layer.parts.per_layer is not None:
+            activations.add(layer.parts.per_layer.activation)
         yield layer
     if len({(each.eps, each.centred, each.residual) for each in shapes.values()}) > 1:
         raise OtherShape("its layers that keep a state are otherwise than those that attend")
+    if any(each.divided for each in builders) and len(heads) > 1:
+        raise OtherShape("its layers' heads differ, and can't be divided among processes")
     if len(activations) > 1:
         raise OtherShape("its MLPs have several activations")
 
 
 def _common(shape: StackShape, *, rotated: bool) -> StackShape:
-    """Return what layers have in common: each has its own MLP, if any, and some aren't rotated."""
-    common = replace(shape, inner=0, activation="silu")
-    return common if rotated else replace(common, interleaved=False, rotary_dim=None)
+    """Return what layers have in common: not MLPs, keys, sizes of heads and scalings; some aren't rotated."""
+    common = replace(shape, inner=0, activation="silu", scaling=1.0, kv_heads=0, head_dim=0, rotary_dim=None)
+    return common if rotated else replace(common, interleaved=False)
 
 
 class Builder:
@@ -186,6 +235,11 @@ class Builder:
         """Return whether the layer attends, and doesn't keep a state or mix no tokens."""
         return self._probed is not None
 
+    @property
+    def divided(self) -> bool:
+        """Return whether this process has a share of the layer."""
+        return self._packs.group is not None
+
     def find(self, like: Variant | None) -> tuple[Layer, Variant]:
         """Return the layer and how it was found; `like`: what is tried first. The model is as it was.
 
@@ -198,6 +252,8 @@ class Builder:
             raise OtherShape("a layer rebuilt from its parts computes something else")
         layer = self._layer(None if self._packs.exact else exact, found)
         group = self._packs.group
+        if group is not None and (self._parts.per_layer is not None or self._parts.keeps_less):
+            raise OtherShape("layers with inputs of their own, or without values, can't be divided among processes")
         if group is not None and self._probed is None:
             raise OtherShape("states can't be divided among processes")
         if group is not None and not self._parts.feeds:
@@ -215,7 +271,8 @@ class Builder:
         packed = layer.packed or self._pack(self._packs.final, share)
         if packed.mixture is not None:
             packed.mixture.experts.free()
-        for group in self._parts.linears:
+        own = () if self._parts.per_layer is None else self._parts.per_layer.linears
+        for group in (*self._parts.linears, *own):
             for name in group.names:
                 drop_weight(group.parent.get_submodule(name))
         if share is None:
@@ -228,12 +285,14 @@ class Builder:
     def _pack(self, pack: NativePack, share: LayerShare | None = None) -> Packed:
         if share is not None:
             return Packed(tuple(pack(*each) for each in share.weights()))
-        linears = tuple(pack(*each.numbers()) for each in self._parts.linears)
-        mixture = self._parts.mixture
+        parts, mixture = self._parts, self._parts.mixture
+        linears = tuple(pack(*each.numbers()) for each in parts.linears)
+        read = () if parts.per_layer is None else parts.per_layer.linears
+        own = tuple(pack(*each.numbers()) for each in read)
         if mixture is None:
-            return Packed(linears)
+            return Packed(linears, None, own)
         experts = NativeExperts(mixture.experts, pack, ExpertsMemory(self._library), frees=False)
-        return Packed(linears, Mixture(mixture, self._packs.routers(*mixture.routing()), experts))
+        return Packed(linears, Mixture(mixture, self._packs.routers(*mixture.routing()), experts), own)
 
     def _layer(self, packed: Packed | None, variant: Variant) -> Layer:
         parts, rotation = self._parts, variant.rotation
@@ -282,16 +341,22 @@ class Builder:
             return False
         tokens = len(trace.given)
         pages = blocks_for(tokens)
-        weights = layer.weights(self._past(pages), None if layer.rope is None else 0)
+        past = self._past(pages)
+        weights = layer.weights(past, None if layer.rope is None else 0)
         stack = NativeStack(self._library, [weights], layer.shape)
         runs = NativeRuns(*(np.array([each]) for each in (tokens, -1, 0)))
         stack.keep(runs)
         table = np.arange(pages, dtype=np.int32)[None, ::-1].copy()
         zero = np.zeros(1, dtype=np.int64)
         step = NativeStep(zero, zero + tokens, zero, table)
+        if self._parts.borrows and self._probed is not None and isinstance(past, NativeCacheLayer):
+            keys, values = borrowed(trace)
+            queries = keys.new_zeros(tokens, self._probed.heads, keys.shape[2])
+            past.attend(queries, keys, values, step, self._probed.how)  # which keeps them
         pair = arranged(trace.tables, layer.rope[1]) if layer.rope and trace.tables else None
         tables = ([], []) if pair is None else ([pair[0]], [pair[1]])
-        found = stack.run(trace.given, *tables, step)
+        own = None if self._parts.per_layer is None else own_inputs(trace, self._parts.per_layer).contiguous()
+        found = stack.run(trace.given, *tables, step, per_layer=own)
         added = (trace.result - trace.given).norm()
         return bool((found - trace.result).norm() <= _NEAR * added)
 

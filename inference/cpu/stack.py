@@ -89,19 +89,21 @@ class FusedModel:
         """
         ropes: list[tuple[Rope, str]] = []
         weights: list[LayerWeights] = []
-        shapes = [layer.probed.shape for layer in self._layers if layer.probed is not None]
+        keeping = [layer for layer in self._layers if layer.keeps]
+        shapes = [layer.probed.shape for layer in keeping if layer.probed is not None]
         rounded = all(linear.packed.rounds for linear in self._rounding)
         caches = cache_layers(self._library, shapes, blocks, kv_dtype, rounded=rounded)
-        left, kept = iter(caches), [NativeStateLayer(each) for each in self._states]
-        places = iter(kept)
+        kept = [NativeStateLayer(each) for each in self._states]
+        by_module = {layer.mixer: cache for layer, cache in zip(keeping, caches, strict=True)}
+        places, first = iter(kept), 0
         for layer in self._layers:
-            past = next(left) if layer.probed is not None else None
-            if layer.parts.state is not None:
-                past = next(places)
+            past = by_module.get(layer.keeper) if layer.parts.state is None else next(places)
             if layer.rope is not None and layer.rope not in ropes:
                 ropes.append(layer.rope)
             rotary = None if layer.rope is None else ropes.index(layer.rope)
-            weights.append(layer.weights(past, rotary))
+            weights.append(layer.weights(past, rotary, first))
+            own = layer.parts.per_layer
+            first += 0 if own is None else own.size
         inner = max(layer.shape.inner for layer in self._layers)
         activated = (layer for layer in self._layers if layer.parts.gate_up is not None)
         activation = next(activated, self._layers[0]).shape.activation
@@ -170,7 +172,9 @@ class FusedModel:
         """Return those that may be rounded."""
         layers = [layer.packed for layer in self._layers if layer.packed is not None]
         mixtures = [layer.mixture.packed for layer in layers if layer.mixture is not None]
-        return [self._ends.head, *chain.from_iterable((*(each.linears for each in layers), *mixtures))]
+        own = chain.from_iterable((*each.linears, *each.per_layer) for each in layers)
+        inputs = [] if self._ends.inputs is None else [self._ends.inputs]
+        return [self._ends.head, *inputs, *own, *chain.from_iterable(mixtures)]
 
 
 class FusedStates:
@@ -309,7 +313,7 @@ def fuse_model(
     mixture_in = read_mixture if packs.group is None else lambda _: None
     anatomy = read_model(model, probed, prompt, positions, mixture_in, mixers_of(states))
     for path in fixed_linears(model, anatomy.parts).intersection(adapted):
-        raise OtherShape(f"an adapter adds to `{path}`, by which its experts are chosen or gated")
+        raise OtherShape(f"an adapter adds to `{path}`, by which experts are chosen, or gates are made")
     builders = [
         Builder(library, packs, each, part, probed.get(each.attention))
         for each, part in zip(anatomy.layers, anatomy.parts, strict=True)

@@ -43,6 +43,7 @@ def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
     assert cache.value_dim == dim and shape.heads % cache.kv_heads == 0, "heads share keys evenly"
     assert layer.rotary is None or rotated_width(layer, shape) <= dim, "no more is rotated than there is"
     assert layer.value_norm is None or layer.value_norm.shape == (dim,), "a weight for each number"
+    assert not layer.gated or dim == shape.head_dim, "gates are of heads of one size"
     together = dim if layer.gated else queries  # there are gates between heads
     assert layer.query_norm is None or norm_width(layer.query_norm, shape) in (dim, together)
     assert layer.key_norm is None or norm_width(layer.key_norm, shape) in (dim, keys)

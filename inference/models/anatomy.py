@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from types import MappingProxyType
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
@@ -26,6 +27,7 @@ from inference.models.layers import (
 )
 from inference.models.merged_qkv import read_layouts
 from inference.models.paged import Probed
+from inference.models.per_layer import read_inputs
 from inference.models.rotary import is_static
 from inference.models.trace import LayerTrace, decoder_layers, lone_layers, trace_model
 
@@ -82,6 +84,7 @@ def read_model(
         if not is_static(rope, positions):
             raise OtherShape("its rotary embedding depends on more than the position")
     ends = read_ends(model, trace, lookup(model, prompt), last)
+    own = read_inputs(model, trace, torch.from_numpy(prompt).to(model.device))
     parts = [_read_layer(each, probed, mixture_in, mixers) for each in traced]
     pairs = list(zip(traced, parts, strict=True))
     attending = {
@@ -91,6 +94,7 @@ def read_model(
     }
     if llamas:
         _check_llamas(parts, ends)
+    ends = replace(ends, per_layer=own)
     layouts = read_layouts(model, attending)
     if not llamas:  # linears give queries first, then keys, then values
         parts = [each.laid_out(layouts.get(trace.attention)) for trace, each in pairs]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from inference.kernels.choosing import Choosing
 from inference.kernels.native_state_layers import StateWeights
+from inference.models.borrowed import value_norm
 from inference.models.blocks import find_block, parts_of
 from inference.models.joined import Linears as Linears
 from inference.models.joined import linears_in, named_linears
@@ -26,8 +27,10 @@ from inference.models.norms import Norms, is_norm, read_norm
 from inference.models.norms import norm_weight as norm_weight
 from inference.models.other_shape import OtherShape as OtherShape
 from inference.models.paged import Probed
+from inference.models.per_layer import PerLayerParts, find_per_layer, scale_of
 
 _QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
+_QK, _Q = ("q_proj", "k_proj"), ("q_proj",)  # where keys are values, too, or another layer's
 _OUT = (("o_proj",), ("out_proj",), ("dense",))
 _HEAD_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"))
 JOINED = (*_QKV, *GATE_UP)  # whose linears are computed as one
@@ -95,11 +98,19 @@ class LayerParts:
     factor: float = 1.0  # what queries are multiplied by, beside what scores are
     gated: bool = False  # behind each head's query is a gate of what it is given
     state: StateWeights | None = None  # of a layer that keeps a state and doesn't attend
+    per_layer: PerLayerParts | None = None  # what it does with inputs of its own
+    scale: float = 1.0  # what all that it gives is multiplied by
+    borrows: bool = False  # its keys and values are an earlier layer's
 
     @property
     def feeds(self) -> bool:
         """Return whether there is an MLP, or a mixture."""
         return self.gate_up is not None or self.mixture is not None
+
+    @property
+    def keeps_less(self) -> bool:
+        """Return whether its linears give no values: keys are these, too, or they are another layer's."""
+        return self.borrows or (self.qkv is not None and self.qkv.names == _QK)
 
     @property
     def gates(self) -> bool:
@@ -128,6 +139,10 @@ class LayerParts:
             raise OtherShape("its scores depend on distance")
         if self.gated:
             raise OtherShape("what it attends to is gated")
+        if self.keeps_less or self.norms.value is not None:
+            raise OtherShape("its keys and values aren't what linears of its own give")
+        if self.per_layer is not None or self.scale != 1.0:
+            raise OtherShape("it has inputs of its own, or a scale")
 
     @property
     def places(self) -> tuple[Linears | None, ...]:
@@ -153,14 +168,22 @@ def read_layer(
     found = _around(layer, attention, (qkv, out), known, mixture_in, probed)
     if shape.key_dim != shape.value_dim:
         raise OtherShape("its keys and values are of different sizes")
-    heads = sum(qkv.sizes) // shape.key_dim - 2 * shape.kv_heads
+    heads = sum(qkv.sizes) // shape.key_dim - _kept(qkv, probed) * shape.kv_heads
     gated = heads == 2 * probed.heads
     return replace(
         found,
         heads=probed.heads if gated else heads,
         gated=gated,
         slopes=probed.how.slopes is not None,
+        borrows=probed.borrows is not None,
     )
+
+
+def _kept(qkv: Linears, probed: Probed) -> int:
+    """Return how many of keys and values linears give: one stands for both; another layer's aren't given."""
+    if probed.borrows is not None:
+        return 0
+    return 1 if qkv.names == _QK else 2
 
 
 def read_state_layer(
@@ -194,9 +217,10 @@ def _around(
     shared = block if mixture is None else mixture.shared
     mlp = None if shared is None else read_mlp(shared)
     hidden = _inputs(linears, mlp, mixture)
-    norms, normed = _norms(layer, mixer, block, probed, hidden)
+    own, of_own = find_per_layer(layer)
+    norms, normed = _norms(layer, mixer, block, probed, hidden, of_own)
     known += [] if mixture is None else list(mixture.block.modules())  # who read it knows them
-    known += [each for norm in normed for each in norm.modules()]
+    known += [each for norm in normed for each in norm.modules()] + of_own
     _refuse_others(layer, known, [*linears, *((mlp.up, mlp.down) if mlp else ())])
     multiplier = getattr(layer, "residual_multiplier", 1.0)
     return LayerParts(
@@ -210,6 +234,8 @@ def _around(
         heads=0,
         inner=0 if mlp is None else mlp.inner,
         mixture=mixture,
+        per_layer=own,
+        scale=scale_of(layer),
     )
 
 
@@ -226,6 +252,9 @@ def _attention_linears(attention: nn.Module, probed: Probed) -> tuple[Linears, L
     try:
         return named_linears(attention, _QKV), named_linears(attention, _OUT)
     except OtherShape:
+        few = _few_linears(attention, probed)
+        if few is not None:
+            return few, named_linears(attention, _OUT)
         found = list(linears_in(attention))
         queries = probed.heads * probed.shape.key_dim
         joint = queries + probed.shape.kv_heads * (probed.shape.key_dim + probed.shape.value_dim)
@@ -236,15 +265,26 @@ def _attention_linears(attention: nn.Module, probed: Probed) -> tuple[Linears, L
         return Linears(attention, (merged[0],)), Linears(attention, (out[0],))
 
 
+def _few_linears(attention: nn.Module, probed: Probed) -> Linears | None:
+    """Return what makes queries and keys that are values, too; or queries alone, where keys are borrowed."""
+    names, kept = (_QK, probed.shape.kv_heads) if probed.borrows is None else (_Q, 0)
+    try:
+        found = named_linears(attention, (names,))
+    except OtherShape:
+        return None
+    return found if sum(found.sizes) == (probed.heads + kept) * probed.shape.key_dim else None
+
+
 def _norms(
     layer: nn.Module,
     attention: nn.Module | None,
     block: nn.Module | None,
     probed: Probed | None,
     hidden: int,
+    others: list[nn.Module],
 ) -> tuple[Norms, list[nn.Module]]:
-    """Return what a layer's norms compute, and these."""
-    modules, sizes = _placed_norms(layer, attention, block), [(hidden, 1)] * 4
+    """Return what a layer's norms compute, and these; `others`: modules that are no such norms."""
+    modules, sizes = _placed_norms(layer, attention, block, others), [(hidden, 1)] * 4
     modules += [None, None] if probed is None or attention is None else _head_norms(attention)
     counts = (1, 1) if probed is None else (probed.heads, probed.shape.kv_heads)
     sizes += [(hidden if probed is None else probed.shape.key_dim, count) for count in counts]
@@ -252,7 +292,8 @@ def _norms(
         None if each is None else read_norm(each, *size) for each, size in zip(modules, sizes, strict=True)
     ]
     there = [each for each in found if each is not None]
-    if len({each.eps for each in there}) != 1:
+    values = None if probed is None or attention is None else value_norm(attention, probed.shape.value_dim)
+    if len({each.eps for each in there} | ({values[1]} if values else set())) != 1:
         raise OtherShape("its norms have different epsilons, or there are none")
     if len({each.centred for each in there}) != 1:
         raise OtherShape("some of its norms subtract the mean, others don't")
@@ -268,6 +309,7 @@ def _norms(
         query=query,
         key=key,
         centred=there[0].centred,
+        value=values[0] if values else None,
     )
     if norms.centred and not (after is after_mlp is None):
         raise OtherShape("its layer norms are of what attention or the MLP gives")
@@ -275,10 +317,10 @@ def _norms(
 
 
 def _placed_norms(
-    layer: nn.Module, attention: nn.Module | None, block: nn.Module | None
+    layer: nn.Module, attention: nn.Module | None, block: nn.Module | None, others: list[nn.Module]
 ) -> list[nn.Module | None]:
     """Return those before attention, after it, before the MLP and after it."""
-    blocks = parts_of(block)
+    blocks = *parts_of(block), *others
     given = {name: each for name, each in _norm_modules(layer, attention) if each not in blocks}
     if block is layer:
         given = {name: each for name, each in given.items() if is_norm(each)}

@@ -95,7 +95,7 @@ def _placed(group: Linears, places: Mapping[nn.Module, str]) -> Iterator[tuple[s
 
 
 def fixed_linears(model: nn.Module, layers: Sequence[LayerParts]) -> frozenset[str]:
-    """Return the linears of layers that take nothing more: they choose experts, or gate."""
+    """Return the linears of layers that take nothing more: they choose experts, gate, or read other inputs."""
     known = {
         id(each.parent.get_submodule(name))
         for parts in layers
@@ -104,6 +104,8 @@ def fixed_linears(model: nn.Module, layers: Sequence[LayerParts]) -> frozenset[s
     }
     blocks = [parts.mixture.block for parts in layers if parts.mixture is not None]
     inside = {id(each) for block in blocks for each in block.modules()} - known
+    others = [each for parts in layers if parts.per_layer is not None for each in parts.per_layer.linears]
+    inside |= {id(each.parent.get_submodule(name)) for each in others for name in each.names}
     modules = model.named_modules()
     return frozenset(path for path, each in modules if id(each) in inside and _size(each) is not None)
 

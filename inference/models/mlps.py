@@ -53,7 +53,7 @@ def read_mlp(mlp: nn.Module) -> Mlp:
             raise
         (first, (inner, _)), (second, _) = found
         up, down = Linears(mlp, (first,)), Linears(mlp, (second,))
-    return Mlp(up, down, _activation(mlp), inner)
+    return Mlp(up, down, find_activation(mlp), inner)
 
 
 def gated_mlp(mlp: nn.Module) -> tuple[Linears, Linears]:
@@ -61,7 +61,8 @@ def gated_mlp(mlp: nn.Module) -> tuple[Linears, Linears]:
     return named_linears(mlp, GATE_UP), named_linears(mlp, _DOWN)
 
 
-def _activation(mlp: nn.Module) -> str:
+def find_activation(mlp: nn.Module) -> str:
+    """Return the name of a module's activation, by what it computes; raise OtherShape."""
     x = torch.cat([torch.linspace(-8, 8, 65), torch.tensor(_FAR)])
     for function in _functions(mlp):
         try:
