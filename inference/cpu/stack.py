@@ -37,6 +37,7 @@ from inference.models.linears import NativeLinear
 from inference.models.lora import Adapters, fixed_linears
 from inference.models.mixtures import read_mixture
 from inference.models.paged import Probed
+from inference.models.replaced import replace_ids
 from inference.models.rotary import RopeTable
 from inference.models.trace import Pair, Rope
 from inference.recurrent.fusing import mixers_of
@@ -214,6 +215,8 @@ class FusedRunner:
         self._states = states
         self._ropes = ropes
         self._ends = ends
+        known, replaced = np.arange(model.vocabulary), ends.bare.replaced
+        self._taken = replace_ids(known, replaced) if replaced else None  # the id that each is taken for
         self._reach = -1  # the last position that the tables of rotations have
         self._rotations: Rotations = ((), ())
         self._last: Logits | None = None  # as far as their statistics are those of what `run` returned
@@ -233,7 +236,7 @@ class FusedRunner:
             self._states.begin(pieces)
         finishes = self._ends.finishes
         logits = self._model.run(
-            *(self._ids(pieces, seen) if seen else pieces.ids, pieces.rows, cosines, sines, step),
+            *(self._ids(pieces, seen), pieces.rows, cosines, sines, step),
             pieces.adapters if self._adapts else None,
             statistics=not finishes,
             tokens_only=tokens_only,
@@ -258,11 +261,12 @@ class FusedRunner:
         step.move(pieces.starts, pieces.stops)
         return step
 
-    def _ids(self, pieces: Pieces, seen: Seen) -> NDArray[np.int64]:
+    def _ids(self, pieces: Pieces, seen: Seen | None) -> NDArray[np.int64]:
         """Return the step's tokens, those that stand for an image's rows numbered behind the vocabulary."""
-        if seen.rows is None:
-            return pieces.ids
-        ids = pieces.ids.copy()
+        ids = pieces.ids if self._taken is None else self._taken[pieces.ids]
+        if seen is None or seen.rows is None:
+            return ids
+        ids = ids.copy()
         ids[seen.at] = self._model.vocabulary + np.arange(len(seen.at))
         return ids
 

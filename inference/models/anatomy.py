@@ -28,6 +28,7 @@ from inference.models.layers import (
 from inference.models.merged_qkv import read_layouts
 from inference.models.paged import Probed
 from inference.models.per_layer import read_inputs
+from inference.models.replaced import replace_ids, replaced_ids
 from inference.models.rotary import is_static
 from inference.models.trace import LayerTrace, decoder_layers, lone_layers, trace_model
 
@@ -83,8 +84,10 @@ def read_model(
     for rope in {each.rope for each in traced if each.rope is not None}:
         if not is_static(rope, positions):
             raise OtherShape("its rotary embedding depends on more than the position")
-    ends = read_ends(model, trace, lookup(model, prompt), last)
-    own = read_inputs(model, trace, torch.from_numpy(prompt).to(model.device))
+    replaced = replaced_ids(model)
+    embedded = replace_ids(prompt, replaced)
+    ends = read_ends(model, trace, lookup(model, embedded), last)
+    own = read_inputs(model, trace, torch.from_numpy(embedded).to(model.device))
     parts = [_read_layer(each, probed, mixture_in, mixers) for each in traced]
     pairs = list(zip(traced, parts, strict=True))
     attending = {
@@ -94,7 +97,9 @@ def read_model(
     }
     if llamas:
         _check_llamas(parts, ends)
-    ends = replace(ends, per_layer=own)
+        if replaced:
+            raise OtherShape("its embedding is given other ids than the model")
+    ends = replace(ends, per_layer=own, replaced=replaced)
     layouts = read_layouts(model, attending)
     if not llamas:  # linears give queries first, then keys, then values
         parts = [each.laid_out(layouts.get(trace.attention)) for trace, each in pairs]

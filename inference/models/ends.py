@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -46,6 +46,7 @@ class Bare:
     centred: bool = False  # the last norm is
     added: Added = NOTHING
     per_layer: PerLayerEnds | None = None
+    replaced: dict[int, int] = field(default_factory=dict)  # ids by those that they are taken for
 
     def pack(self, pack: NativePack, share: Share | None = None) -> Ends:
         """Return the ends with a packed head, or a share of it.

@@ -15,6 +15,7 @@ from torch.nn.functional import embedding, linear
 from transformers import PreTrainedModel
 
 from inference.kernels.native_per_layer import PerLayerInputs
+from inference.models.added import factor_of
 from inference.models.joined import Linears
 from inference.models.linears import NativeLinear, NativePack, drop_weight, weight_and_bias
 from inference.models.mlps import find_activation
@@ -140,6 +141,7 @@ def read_inputs(model: PreTrainedModel, trace: Trace, ids: Tensor) -> PerLayerEn
     norm, eps = norm_weight(parent.per_layer_projection_norm)
     pad = getattr(model.config.get_text_config(), "pad_token_id", None)
     factors = [float(getattr(parent, name)) for name in _FACTORS]
+    rows = embedding(ids, table.weight.detach()).float()
     ends = PerLayerEnds(
         parent=parent,
         table=table.weight.detach(),
@@ -147,7 +149,7 @@ def read_inputs(model: PreTrainedModel, trace: Trace, ids: Tensor) -> PerLayerEn
         eps=eps,
         given=pad if isinstance(pad, int) and 0 <= pad < len(table.weight) else 0,
         projection_factor=factors[0],
-        table_factor=float(getattr(table, "embed_scale", 1.0)),
+        table_factor=factor_of(rows, table(ids[None])[0], "by its layers' own embedding"),
         factor=factors[1],
     )
     made = ends.made(ids, trace.layers[0].given)
