@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from inference.cpu.experts import NativeExperts
+from inference.cpu.putting_back import put_back
 from inference.kernels.native import Library, PackedLinear
 from inference.kernels.native_adapters import Linears as AdapterLinears
 from inference.kernels.native_attention import NativeCacheLayer, NativeStep
@@ -23,14 +23,13 @@ from inference.kernels.reference import Attention
 from inference.kv_cache.blocks import blocks_for
 from inference.models.anatomy import Variant, variants
 from inference.models.borrowed import borrowed
-from inference.models.layers import LayerParts, Linears, MixtureParts, OtherShape
-from inference.models.linears import NativeLinear, NativePack, drop_weight, make_linear
+from inference.models.layers import LayerParts, MixtureParts, OtherShape
+from inference.models.linears import NativeLinear, NativePack, drop_weight
 from inference.models.paged import Probed
 from inference.models.per_layer import own_inputs
-from inference.models.quantised import codes_of, make_quantised
-from inference.models.rotary import RopeTable, double, spread_pairs
+from inference.models.rotary import arranged
 from inference.models.share import LayerShare
-from inference.models.trace import LayerTrace, Pair, Rope
+from inference.models.trace import LayerTrace, Rope
 
 if TYPE_CHECKING:
     from inference.shards.group import Group
@@ -93,6 +92,7 @@ class Layer:
     rope: tuple[Rope, str] | None  # and how heads are rotated by it; None: they aren't
     share: LayerShare | None = None  # None: it is whole
     parallel: bool = False  # attention and the MLP are beside each other
+    late_norms: bool = False  # queries and keys are normalised once they are rotated
 
     @property
     def mixer(self) -> nn.Module | None:
@@ -142,6 +142,8 @@ class Layer:
             mlp_norm=norms.after_mlp,
             query_norm=norms.query,
             key_norm=norms.key,
+            attended_norm=norms.attended,
+            inner_norm=norms.inner,
             window=how.window,
             chunk=how.chunk,
             scaling=how.scaling * self.parts.factor,
@@ -154,6 +156,9 @@ class Layer:
             value_norm=norms.value,
             per_layer=self._per_layer(first),
             scale=self.parts.scale,
+            late_norms=self.late_norms,
+            query_scales=self.parts.query_scales,
+            xielu=self.parts.xielu,
         )
 
     def _per_layer(self, first: int) -> PerLayerWeights | None:
@@ -175,46 +180,12 @@ class Layer:
             return
         assert self.packed is not None, "it is packed"
         for linears, packed in zip(self.parts.linears, self.packed.linears, strict=True):
-            _put_back(linears, packed)
+            put_back(linears, packed)
         if self.parts.per_layer is not None:
             for linears, packed in zip(self.parts.per_layer.linears, self.packed.per_layer, strict=True):
-                _put_back(linears, packed)
+                put_back(linears, packed)
         if self.packed.mixture is not None:
             self.packed.mixture.experts.restore()
-
-
-def find_layers(builders: list[Builder]) -> Iterator[Layer]:
-    """Yield the layers; raise OtherShape at the first that isn't of the shape, or not of the others'."""
-    shapes: dict[tuple[bool, bool], StackShape] = {}  # of those that attend or don't, and are rotated or not
-    found: dict[bool, Variant] = {}
-    activations: set[str] = set()
-    heads: set[tuple[int, int]] = set()  # of keys, and their sizes
-    for builder in builders:
-        layer, variant = builder.find(found.get(builder.attends))
-        for rotated in (False, True) if layer.rope is not None else (False,):
-            common = _common(layer.shape, rotated=rotated)
-            if shapes.setdefault((builder.attends, rotated), common) != common:
-                raise OtherShape("its layers are of several shapes")
-        found[builder.attends] = variant
-        if builder.attends:
-            heads.add((layer.shape.kv_heads, layer.shape.head_dim))
-        if layer.parts.gate_up is not None:
-            activations.add(layer.parts.activation)
-        if layer.parts.per_layer is not None:
-            activations.add(layer.parts.per_layer.activation)
-        yield layer
-    if len({(each.eps, each.centred, each.residual) for each in shapes.values()}) > 1:
-        raise OtherShape("its layers that keep a state are otherwise than those that attend")
-    if any(each.divided for each in builders) and len(heads) > 1:
-        raise OtherShape("its layers' heads differ, and can't be divided among processes")
-    if len(activations) > 1:
-        raise OtherShape("its MLPs have several activations")
-
-
-def _common(shape: StackShape, *, rotated: bool) -> StackShape:
-    """Return what layers have in common: not MLPs, keys, sizes of heads and scalings; some aren't rotated."""
-    common = replace(shape, inner=0, activation="silu", scaling=1.0, kv_heads=0, head_dim=0, rotary_dim=None)
-    return common if rotated else replace(common, interleaved=False)
 
 
 class Builder:
@@ -253,7 +224,9 @@ class Builder:
         layer = self._layer(None if self._packs.exact else exact, found)
         group = self._packs.group
         if group is not None and (self._parts.per_layer is not None or self._parts.keeps_less):
-            raise OtherShape("layers with inputs of their own, or without values, can't be divided among processes")
+            raise OtherShape(
+                "layers with inputs of their own, or without values, can't be divided among processes"
+            )
         if group is not None and self._probed is None:
             raise OtherShape("states can't be divided among processes")
         if group is not None and not self._parts.feeds:
@@ -317,7 +290,11 @@ class Builder:
         )
         rope = self._trace.rope
         rotated = None if rotation == "none" or rope is None else (rope, rotation)
-        return Layer(parts, self._probed, packed, stack_shape, rotated, parallel=variant.parallel)
+        return Layer(
+            *(parts, self._probed, packed, stack_shape, rotated),
+            parallel=variant.parallel,
+            late_norms=variant.late_norms,
+        )
 
     def _state_shape(self, variant: Variant) -> StackShape:
         parts = self._parts
@@ -343,6 +320,8 @@ class Builder:
         pages = blocks_for(tokens)
         past = self._past(pages)
         weights = layer.weights(past, None if layer.rope is None else 0)
+        if weights.query_scales is not None:  # it was traced at the last positions
+            weights = replace(weights, query_scales=weights.query_scales[-tokens:])
         stack = NativeStack(self._library, [weights], layer.shape)
         runs = NativeRuns(*(np.array([each]) for each in (tokens, -1, 0)))
         stack.keep(runs)
@@ -369,44 +348,3 @@ class Builder:
         layer = NativeStateLayer(self._parts.state)
         layer.allocate(1)
         return layer
-
-
-def arranged(tables: Pair, rotation: str) -> Pair:
-    """Return a rotary embedding's tables as C takes them for one of `ROTATIONS`."""
-    if rotation.endswith("doubled"):
-        return double(tables)
-    return spread_pairs(tables) if rotation.endswith("spread") else tables
-
-
-def make_table(rope: Rope, rotation: str, positions: int) -> RopeTable:
-    """Return the same of all positions."""
-    spread, doubled = rotation.endswith("spread"), rotation.endswith("doubled")
-    return RopeTable(rope, spread=spread, doubled=doubled, positions=positions)
-
-
-def _put_back(linears: Linears, packed: NativeLinear) -> None:
-    sizes = linears.sizes
-    whole = packed.unpack()
-    if linears.order is not None:
-        whole = _reordered(whole, linears.order.argsort())
-    biases = [None] * len(sizes) if whole.bias is None else whole.bias.split(sizes)
-    for name, part, bias in zip(linears.names, _separate(whole, sizes), biases, strict=True):
-        part.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        setattr(linears.parent, name, part)
-
-
-def _reordered(whole: nn.Linear, order: Tensor) -> nn.Linear:
-    """Return a linear with its outputs in another order."""
-    bias = None if whole.bias is None else whole.bias[order]
-    codes = codes_of(whole)
-    if codes is not None:
-        return make_quantised(codes.pick(order), bias)
-    return make_linear(whole.weight[order], bias)
-
-
-def _separate(whole: nn.Linear, sizes: list[int]) -> list[nn.Linear]:
-    """Return linears with so many of another's outputs each, without a bias."""
-    codes = codes_of(whole)
-    if codes is not None:
-        return [make_quantised(each, None) for each in codes.split(sizes)]
-    return [make_linear(each, None) for each in whole.weight.split(sizes)]

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from inference.cpu.finding import find_layers
 from inference.cpu.native_cache import step_of
-from inference.cpu.rebuilt import Builder, Layer, Packs, find_layers, make_table
+from inference.cpu.rebuilt import Builder, Layer, Packs
 from inference.kernels.native import Library
 from inference.kernels.native_adapters import Linears as AdapterLinears
 from inference.kernels.native_adapters import LowRank, NativeAdapter
@@ -30,6 +31,7 @@ from inference.kernels.native_layers import LayerWeights, NativeStack
 from inference.kernels.native_model import Logits, NativeModel
 from inference.kernels.native_state import NativeRuns
 from inference.kernels.native_state_layers import NativeStateLayer, StateWeights
+from inference.machine import trimming
 from inference.models.anatomy import read_model
 from inference.models.ends import Ends
 from inference.models.layers import LAYER_LINEARS, OtherShape
@@ -38,7 +40,7 @@ from inference.models.lora import Adapters, fixed_linears
 from inference.models.mixtures import read_mixture
 from inference.models.paged import Probed
 from inference.models.replaced import replace_ids
-from inference.models.rotary import RopeTable
+from inference.models.rotary import RopeTable, make_table
 from inference.models.trace import Pair, Rope
 from inference.recurrent.fusing import mixers_of
 from inference.recurrent.modules import StateModule
@@ -324,12 +326,12 @@ def fuse_model(
     ]
     # What a final form rounds can't be taken back: nothing is changed until all layers are known to have
     # the shape. Where it is exact each layer is packed as it is found, as both forms of a model may not fit.
-    found = find_layers(builders)
+    found = trimming(find_layers(builders))
     layers: Iterable[Layer] = list(found) if packs.exact is not None else found
     built: list[Layer] = []
     share = None if packs.group is None else packs.group.share
     try:
-        for builder, layer in zip(builders, layers, strict=True):
+        for builder, layer in trimming(zip(builders, layers, strict=True)):
             built.append(builder.pack(layer))
         ends = anatomy.ends.pack(packs.final, share)
     except Exception:

@@ -20,6 +20,10 @@ def check_layer(layer: LayerWeights, shape: StackShape) -> None:
     if layer.per_layer is not None:
         layer.per_layer.check(shape.hidden)
     assert layer.scale != 0, "what it gives is of use"
+    for norm, linear in ((layer.attended_norm, layer.out), (layer.inner_norm, layer.down)):
+        read = 0 if linear is None else linear.k
+        assert norm is None or norm.shape == norm_shape(shape, read), "a weight for each number that is read"
+    assert layer.inner_norm is None or layer.mixture is None, "an MLP's inner numbers"
     if shape.centred or layer.parallel:
         assert layer.attention_norm is layer.mlp_norm is None, "what is given isn't normalised"
 
@@ -38,15 +42,19 @@ def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
     dim = cache.key_dim
     queries, keys = shape.heads * dim, cache.kv_heads * dim
     kept = (0,) if layer.borrows else (2 * keys, keys)
-    assert layer.qkv.n - queries * (1 + layer.gated) in kept, "what attends"
+    assert layer.qkv.n - queries * (1 + bool(layer.gated)) in kept, "what attends"
     assert layer.out.k == queries, "what attends"
-    assert cache.value_dim == dim and shape.heads % cache.kv_heads == 0, "heads share keys evenly"
+    assert cache.value_dim == dim, "values are of the size of keys"
+    assert shape.heads % cache.kv_heads == 0, "heads share keys evenly"
     assert layer.rotary is None or rotated_width(layer, shape) <= dim, "no more is rotated than there is"
     assert layer.value_norm is None or layer.value_norm.shape == (dim,), "a weight for each number"
     assert not layer.gated or dim == shape.head_dim, "gates are of heads of one size"
     together = dim if layer.gated else queries  # there are gates between heads
     assert layer.query_norm is None or norm_width(layer.query_norm, shape) in (dim, together)
     assert layer.key_norm is None or norm_width(layer.key_norm, shape) in (dim, keys)
+    for norm in (layer.query_norm, layer.key_norm):
+        each_head = norm is None or norm_width(norm, shape) == dim or shape.centred
+        assert each_head or not layer.late_norms, "late norms are of each head"
     for each in (layer.sinks, layer.slopes):
         assert each is None or each.shape == (shape.heads,), "a number for each head"
 
@@ -67,9 +75,10 @@ def rotary_widths(layers: Sequence[LayerWeights], shape: StackShape) -> dict[int
     return found
 
 
-def norm_shape(shape: StackShape) -> tuple[int, ...]:
-    """Return how the weights of norms of hidden numbers lie."""
-    return (2, shape.hidden) if shape.centred else (shape.hidden,)
+def norm_shape(shape: StackShape, size: int | None = None) -> tuple[int, ...]:
+    """Return how the weights of norms of so many numbers lie; None: of hidden ones."""
+    size = shape.hidden if size is None else size
+    return (2, size) if shape.centred else (size,)
 
 
 def norm_width(norm: Tensor, shape: StackShape) -> int:
@@ -88,5 +97,8 @@ def _check_mlp(layer: LayerWeights, shape: StackShape) -> None:
     inner = layer.down.k
     assert inner <= shape.inner, "no MLP has more inner numbers"
     assert layer.gate_up.n in (inner, 2 * inner), "ups, or gates and ups"
+    if shape.activation == "xielu":
+        assert layer.xielu is not None, "its numbers are known"
+        assert layer.gate_up.n == inner, "and there are no gates"
     assert layer.gate_up.k == shape.hidden, "it reads what the layer does"
     assert layer.down.n == shape.hidden, "the MLP's output"

@@ -84,6 +84,8 @@ class _Shaping(ctypes.Structure):
         ("key_norm_size", ctypes.c_int64),
         ("centred", ctypes.c_int64),
         ("value_norm", ctypes.c_void_p),
+        ("late", ctypes.c_int64),
+        ("query_scales", ctypes.c_void_p),
         ("eps", ctypes.c_float),
     )
 

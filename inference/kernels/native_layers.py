@@ -17,20 +17,20 @@ from inference.kernels.layer_checks import check_layer, norm_width, rotary_width
 from inference.kernels.native import Library, PackedLinear, address
 from inference.kernels.native_adapters import Linears, NativeAdapter, NativeAdapters
 from inference.kernels.native_attention import (
-    AttentionStruct,
     CacheStruct,
     NativeCacheLayer,
     NativeStep,
     attention_struct,
 )
 from inference.kernels.native_exchange import AddUp
+from inference.kernels.native_layer_structs import LayerStruct, ShapeStruct
 from inference.kernels.native_mixture import MixtureStruct, MixtureWeights
 from inference.kernels.native_per_layer import PerLayerStruct, PerLayerWeights
 from inference.kernels.native_state import NativeRuns
 from inference.kernels.native_state_layers import NativeStateLayer
 from inference.kernels.reference import Attention
 
-Activation = Literal["silu", "gelu_tanh", "gelu", "squared_relu", "relu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "squared_relu", "relu", "xielu"]
 _ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)  # in the order of experts.h
 NO_MEMORY, NOT_ADDED = -1, -3  # what C returns
 _REDUCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_float), ctypes.c_int64)
@@ -64,14 +64,15 @@ class LayerWeights:
     centred they are rows of two: weights, biases; those of queries and keys are then of each head.
     """
 
-    # hidden -> (heads + 2 * kv_heads) * head_dim, or with one kv_heads: keys are values, too; None: no token is mixed
+    # hidden -> (heads + 2 * kv_heads) * head_dim, or (heads + kv_heads) *: keys are values, too; None: no
+    # token is mixed
     qkv: PackedLinear | None
     out: PackedLinear | None
     gate_up: PackedLinear | None  # hidden -> 2 * inner, the gates first, or inner; None: a mixture is all
     down: PackedLinear | None
     cache: NativeCacheLayer | None  # None: it doesn't attend
     state: NativeStateLayer | None = None  # what is between `qkv` and `out` in place of attention
-    gated: bool = False  # `qkv` has a gate of what is found behind each head's query
+    gated: int = 0  # `qkv` has gates of what is found, behind each head's query (1), or behind all (2)
     mixture: MixtureWeights | None = None  # added to the MLP's results
     input_norm: Tensor | None = None  # (hidden,): of what attention reads
     mid_norm: Tensor | None = None  # of what the MLP reads
@@ -79,6 +80,8 @@ class LayerWeights:
     mlp_norm: Tensor | None = None  # of what the MLP gives
     query_norm: Tensor | None = None  # (head_dim,): each head for itself; (heads * head_dim,): together
     key_norm: Tensor | None = None
+    attended_norm: Tensor | None = None  # (heads * head_dim,): of what `out` reads
+    inner_norm: Tensor | None = None  # (inner,): of what `down` reads
     window: int | None = None
     chunk: int | None = None
     scaling: float | None = None  # None: the stack's
@@ -91,6 +94,9 @@ class LayerWeights:
     value_norm: Tensor | None = None  # (head_dim,)
     per_layer: PerLayerWeights | None = None
     scale: float = 1.0  # what all that it gives is multiplied by
+    late_norms: bool = False  # queries and keys, each head for itself, are normalised once they are rotated
+    xielu: tuple[float, float, float, float] | None = None  # the numbers of such an activation (experts.h)
+    query_scales: Tensor | None = None  # (positions,): what queries are multiplied by there
 
     @property
     def linears(self) -> tuple[PackedLinear | None, ...]:
@@ -101,30 +107,6 @@ class LayerWeights:
     def norms(self) -> tuple[Tensor | None, ...]:
         """Return the weights of those around attention and the MLP, in the order of layer.h."""
         return self.input_norm, self.mid_norm, self.attention_norm, self.mlp_norm
-
-
-class _Layer(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down", "mixture", "state")),
-        *((name, ctypes.c_void_p) for name in ("input_norm", "mid_norm", "attention_norm", "mlp_norm")),
-        *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm")),
-        *((name, ctypes.c_int64) for name in ("query_norm_size", "key_norm_size", "rotary")),
-        *((name, ctypes.c_int64) for name in ("gated", "parallel")),
-        ("how", AttentionStruct),
-        ("cache", CacheStruct),
-        *((name, ctypes.c_int64) for name in ("rotary_dim", "borrows", "plan")),
-        *((name, ctypes.c_void_p) for name in ("value_norm", "per_layer")),
-        ("scale", ctypes.c_float),
-    )
-
-
-class _Shape(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("hidden", "heads", "kv_heads", "head_dim")),
-        *((name, ctypes.c_int64) for name in ("rotary_dim", "interleaved", "activation", "centred")),
-        ("eps", ctypes.c_float),
-        ("residual", ctypes.c_float),
-    )
 
 
 class NativeStack:
@@ -139,10 +121,12 @@ class NativeStack:
         self.shape = shape
         self._library = library
         self._held: list[object] = list(layers)  # what the structs point to
-        structs = (_Layer * len(layers))(*(self._struct(layer) for layer in layers))
+        structs = (LayerStruct * len(layers))(*(self._struct(layer) for layer in layers))
         self._rotaries = rotary_widths(layers, shape)
         parts = [each.per_layer for each in layers if each.per_layer is not None]
         self._inputs_read = max((each.first + each.gate.n for each in parts), default=0)
+        scales = [each.query_scales for each in layers if each.query_scales is not None]
+        self.positions = min(map(len, scales), default=1 << 62)  # how many there can be
         self._functions = _declare(library.functions)
         self._sizes = [
             (0, 0) if linear is None else (linear.n, linear.k) for layer in layers for linear in layer.linears
@@ -150,7 +134,7 @@ class NativeStack:
         self._adapters = NativeAdapters([], len(self._sizes))
         self._fault: BaseException | None = None  # that what adds shares up has raised
         self.handle = self._functions.parley_stack_open(
-            ctypes.byref(_shape_struct(shape)), structs, len(layers)
+            ctypes.byref(ShapeStruct.of(shape, _ACTIVATIONS.index(shape.activation))), structs, len(layers)
         )
         if not self.handle:
             raise MemoryError("No memory for a stack of layers")
@@ -229,6 +213,7 @@ class NativeStack:
         per_layer (tokens, all layers' inputs); result (tokens, hidden).
         """
         assert hidden.shape == (step.tokens, self.shape.hidden), "a row for each of the step's tokens"
+        assert step.last < self.positions, "queries are scaled at each position"
         hidden = hidden.float().contiguous()
         cosines, sines = (self._rotary(each, step.tokens) for each in (cos, sin))
         out = torch.empty_like(hidden)
@@ -251,8 +236,10 @@ class NativeStack:
         if given is None:
             assert not self._inputs_read, "layers have inputs of their own"
             return None, 0
-        assert len(given) == tokens and given.shape[1] >= self._inputs_read, "inputs of each token"
-        assert given.dtype is torch.float32 and given.is_contiguous(), "C reads float32"
+        assert len(given) == tokens, "inputs of each token"
+        assert given.shape[1] >= self._inputs_read, "inputs of each layer"
+        assert given.dtype is torch.float32, "C reads float32"
+        assert given.is_contiguous(), "C reads one row behind the other"
         return given.data_ptr(), given.shape[1]
 
     def _rotary(self, given: Tensor | Sequence[Tensor], tokens: int) -> list[Tensor]:
@@ -275,15 +262,16 @@ class NativeStack:
             assert table.is_contiguous(), "C reads the tables"
             assert table.dtype is torch.float32, "in float32"
 
-    def _struct(self, layer: LayerWeights) -> _Layer:
+    def _struct(self, layer: LayerWeights) -> LayerStruct:
         scaling = self.shape.scaling if layer.scaling is None else layer.scaling
         how = Attention(scaling=scaling, window=layer.window, chunk=layer.chunk, softcap=self.shape.softcap)
-        return _Layer(
+        return LayerStruct(
             *(None if linear is None else ctypes.addressof(linear.struct) for linear in layer.linears),
             self._mixture(layer.mixture),
             None if layer.state is None else ctypes.addressof(layer.state.struct),
             *(self._hold(norm) for norm in layer.norms),
             *(self._hold(norm) for norm in (layer.query_norm, layer.key_norm)),
+            *(self._hold(norm) for norm in (layer.attended_norm, layer.inner_norm)),
             *(
                 0 if norm is None else norm_width(norm, self.shape)
                 for norm in (layer.query_norm, layer.key_norm)
@@ -291,6 +279,9 @@ class NativeStack:
             -1 if layer.rotary is None else layer.rotary,
             layer.gated,
             layer.parallel,
+            layer.late_norms,
+            self._hold(layer.query_scales),
+            None if layer.xielu is None else self._hold(torch.tensor(layer.xielu)),
             attention_struct(how, self._keep(layer.sinks), self._keep(layer.slopes)),
             CacheStruct() if layer.cache is None else layer.cache.struct,
             *(rotated_width(layer, self.shape), layer.borrows, 0),
@@ -322,21 +313,6 @@ class NativeStack:
     def _hold(self, weights: Tensor | None) -> int | None:
         kept = self._keep(weights)
         return None if kept is None else int(kept.data_ptr())
-
-
-def _shape_struct(shape: StackShape) -> _Shape:
-    return _Shape(
-        shape.hidden,
-        shape.heads,
-        shape.kv_heads,
-        shape.head_dim,
-        shape.head_dim if shape.rotary_dim is None else shape.rotary_dim,
-        shape.interleaved,
-        _ACTIVATIONS.index(shape.activation),
-        shape.centred,
-        shape.eps,
-        shape.residual,
-    )
 
 
 def _pointers(tensors: list[Tensor]) -> ctypes.Array[ctypes.c_void_p]:

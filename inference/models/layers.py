@@ -14,58 +14,28 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from inference.kernels.choosing import Choosing
 from inference.kernels.native_state_layers import StateWeights
-from inference.models.borrowed import value_norm
+from inference.models.attention_linears import KEYS_ALONE, QKV, attention_linears, kept_of
 from inference.models.blocks import find_block, parts_of
+from inference.models.borrowed import value_norm
 from inference.models.joined import Linears as Linears
-from inference.models.joined import linears_in, named_linears
-from inference.models.linears import weight_and_bias
 from inference.models.merged_qkv import Layout
+from inference.models.mixture_parts import MixtureParts as MixtureParts
 from inference.models.mlps import GATE_UP, Mlp, read_mlp
 from inference.models.norms import Norms, is_norm, read_norm
 from inference.models.norms import norm_weight as norm_weight
 from inference.models.other_shape import OtherShape as OtherShape
 from inference.models.paged import Probed
 from inference.models.per_layer import PerLayerParts, find_per_layer, scale_of
+from inference.models.xielu import Xielu
 
-_QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
-_QK, _Q = ("q_proj", "k_proj"), ("q_proj",)  # where keys are values, too, or another layer's
-_OUT = (("o_proj",), ("out_proj",), ("dense",))
-_HEAD_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"))
-JOINED = (*_QKV, *GATE_UP)  # whose linears are computed as one
+_BETWEEN = (("attn_sub_norm", "ffn_sub_norm"), ("inner_attn_ln", "ffn_layernorm"))  # as in BitNet, KOSMOS-2.5
+_HEAD_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_layernorm", "key_layernorm"))
+JOINED = (*QKV, *GATE_UP)  # whose linears are computed as one
 LAYER_LINEARS = 4  # of which those with the same input are computed as one
 _LFM3 = ("operator_norm", "post_operator_norm", "ffn_norm", "post_ffn_norm")
 _FEW = 2  # norms whose names don't say where they are
 _LLAMAS_ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MixtureParts:
-    """A mixture of experts in its parts."""
-
-    block: nn.Module  # all of it
-    experts: nn.Module  # all of them, as transformers has them
-    router: Tensor  # (experts, hidden)
-    bias: Tensor | None  # (experts,), of its logits
-    correction: Tensor | None  # (experts,): of scores, where experts are chosen
-    choosing: Choosing
-    shared: nn.Module | None  # an MLP that all rows are given to
-    gate: nn.Module | None  # a linear, by whose sigmoid that is multiplied
-
-    def routing(self) -> tuple[Tensor, Tensor | None]:
-        """Return the weight (n, hidden) and bias of the router and the gate behind it, as of one linear."""
-        if self.gate is None:
-            return self.router, self.bias
-        weight, bias = weight_and_bias(self.gate)
-        joined = torch.cat([self.router.float(), weight.float()])
-        if self.bias is None and bias is None:
-            return joined, None
-        biases = [
-            weight.new_zeros(n) if each is None else each
-            for each, n in ((self.bias, len(self.router)), (bias, 1))
-        ]
-        return joined, torch.cat([each.float() for each in biases])
 
 
 ReadMixture = Callable[[nn.Module], MixtureParts | None]  # None: it has no experts. Raises OtherShape
@@ -96,8 +66,10 @@ class LayerParts:
     mixture: MixtureParts | None = None  # what it gives is added to what the MLP gives
     slopes: bool = False  # scores depend on distance
     factor: float = 1.0  # what queries are multiplied by, beside what scores are
-    gated: bool = False  # behind each head's query is a gate of what it is given
+    gated: int = 0  # behind each head's query (1), or behind all (2), are gates of what heads are given
     state: StateWeights | None = None  # of a layer that keeps a state and doesn't attend
+    xielu: Xielu | None = None  # the numbers of such an activation
+    query_scales: Tensor | None = None  # (positions,): what queries are multiplied by there
     per_layer: PerLayerParts | None = None  # what it does with inputs of its own
     scale: float = 1.0  # what all that it gives is multiplied by
     borrows: bool = False  # its keys and values are an earlier layer's
@@ -110,7 +82,7 @@ class LayerParts:
     @property
     def keeps_less(self) -> bool:
         """Return whether its linears give no values: keys are these, too, or they are another layer's."""
-        return self.borrows or (self.qkv is not None and self.qkv.names == _QK)
+        return self.borrows or (self.qkv is not None and self.qkv.names == KEYS_ALONE)
 
     @property
     def gates(self) -> bool:
@@ -143,6 +115,8 @@ class LayerParts:
             raise OtherShape("its keys and values aren't what linears of its own give")
         if self.per_layer is not None or self.scale != 1.0:
             raise OtherShape("it has inputs of its own, or a scale")
+        if not (self.norms.attended is self.norms.inner is None):
+            raise OtherShape("it has norms between its linears")
 
     @property
     def places(self) -> tuple[Linears | None, ...]:
@@ -163,27 +137,20 @@ def read_layer(
     `mixture_in`: what reads mixtures of experts, where they will do.
     """
     shape = probed.shape
-    qkv, out = _attention_linears(attention, probed)
+    qkv, out = attention_linears(attention, probed)
     known = [attention] if _has_sinks_alone(attention, probed.how.sinks) else []
     found = _around(layer, attention, (qkv, out), known, mixture_in, probed)
     if shape.key_dim != shape.value_dim:
         raise OtherShape("its keys and values are of different sizes")
-    heads = sum(qkv.sizes) // shape.key_dim - _kept(qkv, probed) * shape.kv_heads
+    heads = sum(qkv.sizes) // shape.key_dim - kept_of(qkv, probed) * shape.kv_heads
     gated = heads == 2 * probed.heads
     return replace(
         found,
         heads=probed.heads if gated else heads,
-        gated=gated,
+        gated=(2 if len(qkv.names) > len(QKV[0]) else 1) if gated else 0,
         slopes=probed.how.slopes is not None,
         borrows=probed.borrows is not None,
     )
-
-
-def _kept(qkv: Linears, probed: Probed) -> int:
-    """Return how many of keys and values linears give: one stands for both; another layer's aren't given."""
-    if probed.borrows is not None:
-        return 0
-    return 1 if qkv.names == _QK else 2
 
 
 def read_state_layer(
@@ -216,11 +183,14 @@ def _around(
     mixture = None if block is None else mixture_in(block)
     shared = block if mixture is None else mixture.shared
     mlp = None if shared is None else read_mlp(shared)
-    hidden = _inputs(linears, mlp, mixture)
+    inner = 0 if mlp is None else mlp.inner
+    behind = linears[1].inputs if linears else 0
     own, of_own = find_per_layer(layer)
-    norms, normed = _norms(layer, mixer, block, probed, hidden, of_own)
+    reads = _inputs(linears, mlp, mixture), behind, inner
+    norms, normed = _norms(layer, mixer, block, probed, reads, of_own)
     known += [] if mixture is None else list(mixture.block.modules())  # who read it knows them
     known += [each for norm in normed for each in norm.modules()] + of_own
+    known += [] if mlp is None or mlp.learned is None else [mlp.learned]
     _refuse_others(layer, known, [*linears, *((mlp.up, mlp.down) if mlp else ())])
     multiplier = getattr(layer, "residual_multiplier", 1.0)
     return LayerParts(
@@ -232,10 +202,11 @@ def _around(
         activation="silu" if mlp is None else mlp.activation,
         residuals=(1.0,) if multiplier == 1.0 else (float(multiplier), 1.0),
         heads=0,
-        inner=0 if mlp is None else mlp.inner,
+        inner=inner,
         mixture=mixture,
         per_layer=own,
         scale=scale_of(layer),
+        xielu=None if mlp is None else mlp.numbers,
     )
 
 
@@ -247,45 +218,23 @@ def _inputs(linears: tuple[Linears, ...], mlp: Mlp | None, mixture: MixtureParts
     return mixture.router.shape[1]
 
 
-def _attention_linears(attention: nn.Module, probed: Probed) -> tuple[Linears, Linears]:
-    """Return what makes queries, keys and values, and what reads what was found: by names, or by sizes."""
-    try:
-        return named_linears(attention, _QKV), named_linears(attention, _OUT)
-    except OtherShape:
-        few = _few_linears(attention, probed)
-        if few is not None:
-            return few, named_linears(attention, _OUT)
-        found = list(linears_in(attention))
-        queries = probed.heads * probed.shape.key_dim
-        joint = queries + probed.shape.kv_heads * (probed.shape.key_dim + probed.shape.value_dim)
-        merged = [name for name, (n, _) in found if n == joint]
-        out = [name for name, (_, k) in found if k == queries and name not in merged[:1]]
-        if len(found) != 2 or not merged or not out:
-            raise
-        return Linears(attention, (merged[0],)), Linears(attention, (out[0],))
-
-
-def _few_linears(attention: nn.Module, probed: Probed) -> Linears | None:
-    """Return what makes queries and keys that are values, too; or queries alone, where keys are borrowed."""
-    names, kept = (_QK, probed.shape.kv_heads) if probed.borrows is None else (_Q, 0)
-    try:
-        found = named_linears(attention, (names,))
-    except OtherShape:
-        return None
-    return found if sum(found.sizes) == (probed.heads + kept) * probed.shape.key_dim else None
-
-
 def _norms(
     layer: nn.Module,
     attention: nn.Module | None,
     block: nn.Module | None,
     probed: Probed | None,
-    hidden: int,
+    reads: tuple[int, int, int],
     others: list[nn.Module],
 ) -> tuple[Norms, list[nn.Module]]:
-    """Return what a layer's norms compute, and these; `others`: modules that are no such norms."""
-    modules, sizes = _placed_norms(layer, attention, block, others), [(hidden, 1)] * 4
-    modules += [None, None] if probed is None or attention is None else _head_norms(attention)
+    """Return what a layer's norms compute, and these; `others`: modules that are no such norms.
+
+    `reads`: how much the first linear reads, the one behind attention and the MLP's second one.
+    """
+    hidden = reads[0]
+    between = _named_norms((attention, block), _BETWEEN)
+    modules, sizes = _placed_norms(layer, attention, block, others) + between, [(hidden, 1)] * 4
+    sizes += [(width, 1) for width in reads[1:]]
+    modules += [None, None] if probed is None else _named_norms((attention, attention), _HEAD_NORMS)
     counts = (1, 1) if probed is None else (probed.heads, probed.shape.kv_heads)
     sizes += [(hidden if probed is None else probed.shape.key_dim, count) for count in counts]
     found = [
@@ -297,7 +246,7 @@ def _norms(
         raise OtherShape("its norms have different epsilons, or there are none")
     if len({each.centred for each in there}) != 1:
         raise OtherShape("some of its norms subtract the mean, others don't")
-    before, after, before_mlp, after_mlp, query, key = (
+    before, after, before_mlp, after_mlp, attended, inner, query, key = (
         None if each is None else each.weights for each in found
     )
     norms = Norms(
@@ -310,8 +259,10 @@ def _norms(
         key=key,
         centred=there[0].centred,
         value=values[0] if values else None,
+        attended=attended,
+        inner=inner,
     )
-    if norms.centred and not (after is after_mlp is None):
+    if norms.centred and any(each is not None for each in (after, after_mlp, attended, inner)):
         raise OtherShape("its layer norms are of what attention or the MLP gives")
     return norms, [each for each in modules if each is not None]
 
@@ -334,9 +285,13 @@ def _placed_norms(
         order = ("input", "post_self_attn", "post_attention", "post_mlp")
     elif "pre_ff_layernorm" in given:  # as in Bamba
         order = ("input", "", "pre_ff", "")
+    elif "pre_mlp_layernorm" in given:  # as in AFMoE
+        order = ("input", "post_attention", "pre_mlp", "post_mlp")
+    elif "post_norm1" in given:  # as in HyperCLOVA X
+        order = ("input", "post_norm1", "post_attention", "post_norm2")
     else:
         order = ("input", "", "post_attention", "")
-    placed = [given.pop(f"{name}_layernorm", None) for name in order]
+    placed = [given.pop(name, given.pop(f"{name}_layernorm", None)) for name in order]
     if not given:
         return placed
     if any(placed) or len(given) > _FEW or not all(map(is_norm, given.values())):
@@ -345,16 +300,21 @@ def _placed_norms(
     return [first, None, second[0] if second else None, None]
 
 
-def _head_norms(attention: nn.Module) -> list[nn.Module | None]:
-    """Return those of queries and of keys."""
-    found = ([getattr(attention, name, None) for name in names] for names in zip(*_HEAD_NORMS, strict=True))
+def _named_norms(
+    parents: tuple[nn.Module | None, nn.Module | None], pairs: tuple[tuple[str, str], ...]
+) -> list[nn.Module | None]:
+    """Return those of two modules that have one of several pairs of names, one in each."""
+    found = (
+        [getattr(parent, name, None) for name in names]
+        for parent, names in zip(parents, zip(*pairs, strict=True), strict=True)
+    )
     return [next((each for each in named if isinstance(each, nn.Module)), None) for named in found]
 
 
 def _norm_modules(layer: nn.Module, attention: nn.Module | None) -> Iterator[tuple[str, nn.Module]]:
     """Return what is in a layer beside its attention and its MLP."""
     for name, module in layer.named_children():
-        if module is not attention and (is_norm(module) or any(True for _ in module.parameters())):
+        if attention not in module.modules() and (is_norm(module) or any(True for _ in module.parameters())):
             yield name, module
 
 

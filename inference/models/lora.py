@@ -95,7 +95,7 @@ def _placed(group: Linears, places: Mapping[nn.Module, str]) -> Iterator[tuple[s
 
 
 def fixed_linears(model: nn.Module, layers: Sequence[LayerParts]) -> frozenset[str]:
-    """Return the linears of layers that take nothing more: they choose experts, gate, or read other inputs."""
+    """Return the linears of layers that take nothing more: they choose experts, or gate."""
     known = {
         id(each.parent.get_submodule(name))
         for parts in layers

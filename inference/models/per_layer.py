@@ -1,7 +1,7 @@
 """What layers are given of a token beside the residual stream, as in Gemma 3n and Gemma 4: per-layer inputs.
 
-A row of a second embedding and what a linear makes of the first one, normalised, are added up; each layer has
-a part of that, multiplies with it what a gate lets through, and adds what a second linear makes of the result.
+A row of a second embedding and what a linear makes of the first one, normalised, are added up. Each layer has
+a part of that, multiplies it by what its gate gives, and adds what a second linear makes of the result.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class _EmbeddedError(Exception):
 
 @torch.inference_mode()
 def replaced_ids(model: PreTrainedModel) -> dict[int, int]:
-    """Return ids with those that the embedding is given in their place, of those that a configuration names."""
+    """Return which of the ids that a configuration names the embedding isn't given, and what it is given."""
     rows = model.get_input_embeddings().weight.shape[0]
     named = [value for name, value in vars(model.config).items() if name.endswith(_NAMED)]
     ids = sorted({each for each in named if isinstance(each, int) and 0 <= each < rows})

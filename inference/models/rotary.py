@@ -20,10 +20,17 @@ class RopeTable:
     """
 
     def __init__(
-        self, rope: Rope, *, spread: bool = False, doubled: bool = False, positions: int | None = None
+        self,
+        rope: Rope,
+        *,
+        spread: bool = False,
+        doubled: bool = False,
+        backwards: bool = False,
+        positions: int | None = None,
     ) -> None:
         self._rope = rope
         self._doubled = doubled  # see `double`
+        self._backwards = backwards  # see `turn_back`
         self._last = (ENDLESS if positions is None else positions) - 1
         self._most = 0 if positions is None else positions
         self._spread = spread  # see `spread_pairs`
@@ -86,6 +93,7 @@ class RopeTable:
     def _pair(self, positions: Tensor) -> Pair:
         pair = self._rope.tables(positions)
         pair = double(pair) if self._doubled else pair
+        pair = turn_back(pair) if self._backwards else pair
         cosines, sines = spread_pairs(pair) if self._spread else pair
         return cosines.float().contiguous(), sines.float().contiguous()
 
@@ -102,6 +110,12 @@ def double(pair: Pair) -> Pair:
     return cosines, sines
 
 
+def turn_back(pair: Pair) -> Pair:
+    """Return rotations the other way."""
+    cosines, sines = pair
+    return cosines, -sines
+
+
 def is_static(rope: Rope, positions: int) -> bool:
     """Return whether a position's rotation doesn't depend on the others of its step, up to `positions`."""
     few = torch.tensor(sorted({0, 1, positions // 2, positions - 1}))
@@ -114,3 +128,18 @@ def is_static(rope: Rope, positions: int) -> bool:
 def _equal(found: Tensor, expected: Tensor) -> bool:
     # The last bits may differ: vectors and single numbers are computed by different code
     return found.shape == expected.shape and torch.allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def arranged(tables: Pair, rotation: str) -> Pair:
+    """Return a rotary embedding's tables as C takes them for one of `ROTATIONS`."""
+    if rotation.endswith("doubled"):
+        return double(tables)
+    if rotation.endswith("backwards"):
+        return turn_back(tables)
+    return spread_pairs(tables) if rotation.endswith("spread") else tables
+
+
+def make_table(rope: Rope, rotation: str, positions: int) -> RopeTable:
+    """Return the same of all positions."""
+    spread, doubled, backwards = map(rotation.endswith, ("spread", "doubled", "backwards"))
+    return RopeTable(rope, spread=spread, doubled=doubled, backwards=backwards, positions=positions)

@@ -99,7 +99,7 @@ def decoder_layers(model: nn.Module, attentions: list[nn.Module]) -> list[nn.Mod
     lists = set()
     layers = []
     for attention in attentions:
-        parent, _, _ = paths[attention].rpartition(".")
+        parent = _holder(model, attention, paths[attention])
         held_by, _, index = parent.rpartition(".")
         if not index.isdecimal():
             return None
@@ -118,6 +118,14 @@ def lone_layers(model: nn.Module, mixers: list[nn.Module]) -> tuple[list[nn.Modu
         return None
     layers = list(model.get_submodule(lists.pop()).children())
     return layers, [of_layers.get(paths[layer], layer) for layer in layers]
+
+
+def _holder(model: nn.Module, attention: nn.Module, path: str) -> str:
+    """Return the path of what holds an attention module, and more than that: as in GPT-Neo."""
+    parent = path.rpartition(".")[0]
+    own = {id(each) for each in attention.modules()}
+    held = {id(each) for each in model.get_submodule(parent).modules()}
+    return parent.rpartition(".")[0] if parent and len(held) == len(own) + 1 else parent
 
 
 def trace_model(

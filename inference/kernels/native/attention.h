@@ -76,6 +76,8 @@ typedef struct Shaping {
     int64_t query_norm_size, key_norm_size; /* a head's dim: each head for itself; else all heads, side by side */
     int64_t centred; /* 1: of each head, centred, whose weights, one head's or those of all, are followed by biases */
     const float *value_norm; /* of each head, of its dim; NULL: none */
+    int64_t late;    /* 1: of each head, once it is rotated */
+    const float *query_scales; /* [position]: what queries are multiplied by, beside the scaling; NULL: nothing */
     float eps;
 } Shaping;
 

@@ -22,6 +22,7 @@ typedef struct {
     float *onto;             /* where what the linear gives is added, in place of y; NULL: nowhere */
     const float *factors;    /* of a row, what its activated numbers are multiplied by; NULL: nothing */
     float scale;             /* what the sum of x and `given` is multiplied by; 0: nothing */
+    const float *xielu;      /* of an MLP with that activation */
 } ISA(Source);
 
 INLINE int64_t ISA(blocks)(int64_t n, int64_t size) { return (n + size - 1) / size; }
@@ -122,34 +123,7 @@ INLINE ISA(Cut) ISA(cut)(const ISA(Grid) *grid, int64_t tile) {
                       grid->by_rows ? tile % grid->panels : tile / grid->row_blocks};
 }
 
-/* out = activation(gate) * up, of one row */
-INLINE void ISA(gate)(int64_t activation, const float *gate, const float *up, int64_t n, float *out) {
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) vstore(out + i, ISA(activate)(activation, vload(gate + i)) * vload(up + i));
-    if (i == n) return;
-    vf active = ISA(activate)(activation, vload_part(gate + i, n - i));
-    vstore_part(out + i, n - i, active * vload_part(up + i, n - i));
-}
-
-/* A panel of gates and the ups that go with it, which the caches hold until they are one panel of inner. */
-static void ISA(gated_tile)(const StackCall *call, const ISA(Source) *from, const Input *input, const float *low,
-                            int64_t first, int64_t last, int64_t panel) {
-    const Stack *stack = call->stack;
-    float sides[MOST_TILE_ROWS * 2 * PANEL] __attribute__((aligned(64))); /* [row][gates, ups] */
-    int64_t inner = from->linear->n / 2, stride = 2 * PANEL;
-    for (int64_t side = 0; side < 2; side++) {
-        int64_t at = panel + side * (inner / PANEL); /* y is where row 0 and column 0 would be */
-        float *y = sides + side * PANEL - first * stride - at * PANEL;
-        linear_tile(call->library, from->linear, input, first, last, at, at + 1, y, stride);
-        ISA(raise)(call, from->place, from->linear->n, low, first, last, at, at + 1, y, stride);
-    }
-    for (int64_t row = first; row < last; row++) {
-        const float *gates = sides + (row - first) * stride;
-        float *out = stack->inner + row * inner + panel * PANEL;
-        ISA(gate)(stack->shape.activation, gates, gates + PANEL, PANEL, out);
-    }
-}
-
+#include "gated.inc.h"
 #include "ungated.inc.h"
 #include "multiplied.inc.h"
 
@@ -182,7 +156,7 @@ static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source)
         linear_tile(call->library, from->linear, &input, at.first, at.last, at.panel, at.panel + 1, y, n);
         ISA(raise)(call, from->place, n, low, at.first, at.last, at.panel, at.panel + 1, y, n);
         if (form == ACTIVATED)
-            ISA(activate_tile)(stack->shape.activation, y + column, n, at.first, at.last, n - column);
+            ISA(activate_tile)(stack->shape.activation, from->xielu, y + column, n, at.first, at.last, n - column);
         if (from->factors)
             ISA(multiply_tile)(call, from->factors + column, y + column, n, at.first, at.last, n - column);
     }
@@ -215,7 +189,7 @@ static void ISA(attend_layer)(Worker *worker, const StackCall *call, const Layer
     Stack *stack = call->stack;
     const Shape *shape = &stack->shape;
     int64_t dim = layer->cache.key_dim, width = layer->qkv->n, keys = layer->cache.kv_heads * dim;
-    int64_t apart = dim * (1 + layer->gated), queries = shape->heads * apart;
+    int64_t apart = dim * (1 + (layer->gated == 1)), queries = shape->heads * dim * (1 + (layer->gated != 0));
     int64_t values = queries + 2 * keys == width ? queries + keys : queries; /* keys are values, too */
     AttentionCall attention = {
         .query = {stack->qkv, width, apart},
@@ -231,10 +205,11 @@ static void ISA(attend_layer)(Worker *worker, const StackCall *call, const Layer
             .query_norm = layer->query_norm, .query_norm_size = layer->query_norm_size,
             .key_norm = layer->key_norm, .key_norm_size = layer->key_norm_size, .centred = shape->centred,
             .value_norm = layer->value_norm,
+            .late = layer->late_norms, .query_scales = layer->query_scales,
         },
     };
     ISA(attention)(worker, &attention, trims);
-    if (layer->gated) ISA(gate_attended)(worker, call, width);
+    if (layer->gated) ISA(gate_attended)(worker, call, layer);
 }
 
 static void ISA(finish)(Worker *worker, const StackCall *call, const ISA(Source) *from) {
@@ -261,8 +236,9 @@ static void ISA(reduce)(Worker *worker, const StackCall *call) {
 
 /* What a layer does with what attention gave to each row, whose residual stream is x; returns what the next reads. */
 static ISA(Source) ISA(after_attention)(Worker *worker, const StackCall *call, const Layer *layer,
-                                        const float *attended, const float *x, float *sum) {
+                                        float *attended, const float *x, float *sum) {
     const Stack *stack = call->stack;
+    ISA(normalise)(worker, call, attended, layer->out->k, layer->attended_norm);
     int64_t place = (layer - stack->layers) * LAYER_LINEARS;
     ISA(Source) from = {.x = attended, .linear = layer->out, .place = place + OUT};
     ISA(linear)(worker, call, &from, layer->parallel && layer->mixture ? stack->beside : stack->given, 0);

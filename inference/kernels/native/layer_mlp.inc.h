@@ -18,6 +18,7 @@ static ISA(Source) ISA(mlp_half)(Worker *worker, const StackCall *call, const La
     int64_t place = (layer - stack->layers) * LAYER_LINEARS;
     const float *sum = from.x_out;
     from.norm = layer->mid_norm;
+    from.xielu = layer->xielu;
     from.linear = layer->gate_up;
     from.place = place + GATE_UP;
     if (layer->mixture)
@@ -25,6 +26,7 @@ static ISA(Source) ISA(mlp_half)(Worker *worker, const StackCall *call, const La
     if (layer->mixture && layer->parallel) ISA(add_beside)(worker, call);
     if (!layer->mixture) {
         ISA(feed_forward)(worker, call, &from, layer->down->k);
+        ISA(normalise)(worker, call, stack->inner, layer->down->k, layer->inner_norm);
         from = (ISA(Source)){.x = stack->inner, .linear = layer->down, .place = place + DOWN,
                              .onto = layer->parallel ? stack->given : NULL};
         ISA(linear)(worker, call, &from, stack->given, 0);

@@ -1,4 +1,4 @@
-"""Layers with inputs, keys and heads of their own kinds, as Gemma 4's, in one call of C say what theirs says."""
+"""Layers with inputs of their own and keys of others, as Gemma 4's, in one call of C say what theirs says."""
 
 from __future__ import annotations
 
