@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from torch import nn
 
 from inference.cpu.experts import NativeExperts
 from inference.cpu.putting_back import put_back, put_one_back
@@ -16,17 +16,20 @@ from inference.kernels.native_attention import NativeCacheLayer, NativeStep
 from inference.kernels.native_experts import ExpertsMemory
 from inference.kernels.native_layers import Activation, LayerWeights, NativeStack, StackShape
 from inference.kernels.native_mixture import MixtureWeights
+from inference.kernels.native_per_layer import PerLayerWeights
 from inference.kernels.native_state import NativeRuns
 from inference.kernels.native_state_layers import NativeStateLayer
 from inference.kernels.reference import Attention
 from inference.kv_cache.blocks import blocks_for
 from inference.models.anatomy import Variant, variants
+from inference.models.borrowed import borrowed
 from inference.models.layers import LayerParts, MixtureParts, OtherShape
 from inference.models.linears import NativeLinear, NativePack, drop_weight
 from inference.models.paged import Probed
-from inference.models.rotary import RopeTable, double, spread_pairs, turn_back
+from inference.models.per_layer import own_inputs
+from inference.models.rotary import arranged
 from inference.models.share import LayerShare
-from inference.models.trace import LayerTrace, Pair, Rope
+from inference.models.trace import LayerTrace, Rope
 
 if TYPE_CHECKING:
     from inference.shards.group import Group
@@ -75,6 +78,7 @@ class Packed:
 
     linears: tuple[NativeLinear, ...]
     mixture: Mixture | None = None
+    per_layer: tuple[NativeLinear, ...] = ()  # what reads inputs of its own, and gives
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,8 +94,31 @@ class Layer:
     parallel: bool = False  # attention and the MLP are beside each other
     late_norms: bool = False  # queries and keys are normalised once they are rotated
 
-    def weights(self, past: NativeCacheLayer | NativeStateLayer | None, rotary: int | None) -> LayerWeights:
-        """Return what a stack is made of; `rotary`: which of its rotations is this layer's."""
+    @property
+    def mixer(self) -> nn.Module | None:
+        """Return what mixes its tokens."""
+        return None if self.parts.qkv is None else self.parts.qkv.parent
+
+    @property
+    def keeper(self) -> nn.Module | None:
+        """Return the attention module whose keys and values it attends to."""
+        if self.probed is None:
+            return None
+        return self.mixer if self.probed.borrows is None else self.probed.borrows
+
+    @property
+    def keeps(self) -> bool:
+        """Return whether it has a cache of its own."""
+        return self.probed is not None and self.probed.borrows is None
+
+    def weights(
+        self, past: NativeCacheLayer | NativeStateLayer | None, rotary: int | None, first: int = 0
+    ) -> LayerWeights:
+        """Return what a stack is made of.
+
+        `rotary`: which of its rotations is this layer's. `first`: where in a row of all layers' inputs its
+        own begin.
+        """
         assert self.packed is not None, "it is packed"
         packed, mixture = iter(self.packed.linears), self.packed.mixture
         linears: list[PackedLinear | None] = [
@@ -124,10 +151,22 @@ class Layer:
             slopes=how.slopes,
             rotary=rotary,
             parallel=self.parallel,
+            rotary_dim=self.shape.rotary_dim,
+            borrows=self.parts.borrows,
+            value_norm=norms.value,
+            per_layer=self._per_layer(first),
+            scale=self.parts.scale,
             late_norms=self.late_norms,
             query_scales=self.parts.query_scales,
             xielu=self.parts.xielu,
         )
+
+    def _per_layer(self, first: int) -> PerLayerWeights | None:
+        own = self.parts.per_layer
+        if own is None or self.packed is None:
+            return None
+        gate, projection = (each.packed for each in self.packed.per_layer)
+        return PerLayerWeights(gate=gate, projection=projection, norm=own.norm, first=first)
 
     def low_ranks(self, adapter: AdapterLinears) -> AdapterLinears:
         """Return what of an adapter's low ranks for each of the layer's linears this process adds."""
@@ -144,35 +183,11 @@ class Layer:
             put_back(linears, packed)
         for kept, linear in self.parts.kept:
             put_one_back(kept, linear)
+        if self.parts.per_layer is not None:
+            for linears, packed in zip(self.parts.per_layer.linears, self.packed.per_layer, strict=True):
+                put_back(linears, packed)
         if self.packed.mixture is not None:
             self.packed.mixture.experts.restore()
-
-
-def find_layers(builders: list[Builder]) -> Iterator[Layer]:
-    """Yield the layers; raise OtherShape at the first that isn't of the shape, or not of the others'."""
-    shapes: dict[tuple[bool, bool], StackShape] = {}  # of those that attend or don't, and are rotated or not
-    found: dict[bool, Variant] = {}
-    activations: set[str] = set()
-    for builder in builders:
-        layer, variant = builder.find(found.get(builder.attends))
-        for rotated in (False, True) if layer.rope is not None else (False,):
-            common = _common(layer.shape, rotated=rotated)
-            if shapes.setdefault((builder.attends, rotated), common) != common:
-                raise OtherShape("its layers are of several shapes")
-        found[builder.attends] = variant
-        if layer.parts.gate_up is not None:
-            activations.add(layer.parts.activation)
-        yield layer
-    if len({(each.eps, each.centred, each.residual) for each in shapes.values()}) > 1:
-        raise OtherShape("its layers that keep a state are otherwise than those that attend")
-    if len(activations) > 1:
-        raise OtherShape("its MLPs have several activations")
-
-
-def _common(shape: StackShape, *, rotated: bool) -> StackShape:
-    """Return what layers have in common: each has its own MLP and scaling, and some aren't rotated."""
-    common = replace(shape, inner=0, scaling=1.0, activation="silu")
-    return common if rotated else replace(common, interleaved=False, rotary_dim=None)
 
 
 class Builder:
@@ -193,6 +208,11 @@ class Builder:
         """Return whether the layer attends, and doesn't keep a state or mix no tokens."""
         return self._probed is not None
 
+    @property
+    def divided(self) -> bool:
+        """Return whether this process has a share of the layer."""
+        return self._packs.group is not None
+
     def find(self, like: Variant | None) -> tuple[Layer, Variant]:
         """Return the layer and how it was found; `like`: what is tried first. The model is as it was.
 
@@ -205,6 +225,10 @@ class Builder:
             raise OtherShape("a layer rebuilt from its parts computes something else")
         layer = self._layer(None if self._packs.exact else exact, found)
         group = self._packs.group
+        if group is not None and (self._parts.per_layer is not None or self._parts.keeps_less):
+            raise OtherShape(
+                "layers with inputs of their own, or without values, can't be divided among processes"
+            )
         if group is not None and self._probed is None:
             raise OtherShape("states can't be divided among processes")
         if group is not None and not self._parts.feeds:
@@ -222,7 +246,8 @@ class Builder:
         packed = layer.packed or self._pack(self._packs.final, share)
         if packed.mixture is not None:
             packed.mixture.experts.free()
-        for group in (*self._parts.linears, *(each for each, _ in self._parts.kept)):
+        own = () if self._parts.per_layer is None else self._parts.per_layer.linears
+        for group in (*self._parts.linears, *(each for each, _ in self._parts.kept), *own):
             for name in group.names:
                 drop_weight(group.parent.get_submodule(name))
         if share is None:
@@ -235,12 +260,14 @@ class Builder:
     def _pack(self, pack: NativePack, share: LayerShare | None = None) -> Packed:
         if share is not None:
             return Packed(tuple(pack(*each) for each in share.weights()))
-        linears = tuple(pack(*each.numbers()) for each in self._parts.linears)
-        mixture = self._parts.mixture
+        parts, mixture = self._parts, self._parts.mixture
+        linears = tuple(pack(*each.numbers()) for each in parts.linears)
+        read = () if parts.per_layer is None else parts.per_layer.linears
+        own = tuple(pack(*each.numbers()) for each in read)
         if mixture is None:
-            return Packed(linears)
+            return Packed(linears, None, own)
         experts = NativeExperts(mixture.experts, pack, ExpertsMemory(self._library), frees=False)
-        return Packed(linears, Mixture(mixture, self._packs.routers(*mixture.routing()), experts))
+        return Packed(linears, Mixture(mixture, self._packs.routers(*mixture.routing()), experts), own)
 
     def _layer(self, packed: Packed | None, variant: Variant) -> Layer:
         parts, rotation = self._parts, variant.rotation
@@ -293,7 +320,8 @@ class Builder:
             return False
         tokens = len(trace.given)
         pages = blocks_for(tokens)
-        weights = layer.weights(self._past(pages), None if layer.rope is None else 0)
+        past = self._past(pages)
+        weights = layer.weights(past, None if layer.rope is None else 0)
         if weights.query_scales is not None:  # it was traced at the last positions
             weights = replace(weights, query_scales=weights.query_scales[-tokens:])
         stack = NativeStack(self._library, [weights], layer.shape)
@@ -302,9 +330,14 @@ class Builder:
         table = np.arange(pages, dtype=np.int32)[None, ::-1].copy()
         zero = np.zeros(1, dtype=np.int64)
         step = NativeStep(zero, zero + tokens, zero, table)
+        if self._parts.borrows and self._probed is not None and isinstance(past, NativeCacheLayer):
+            keys, values = borrowed(trace)
+            queries = keys.new_zeros(tokens, self._probed.heads, keys.shape[2])
+            past.attend(queries, keys, values, step, self._probed.how)  # which keeps them
         pair = arranged(trace.tables, layer.rope[1]) if layer.rope and trace.tables else None
         tables = ([], []) if pair is None else ([pair[0]], [pair[1]])
-        found = stack.run(trace.given, *tables, step)
+        own = None if self._parts.per_layer is None else own_inputs(trace, self._parts.per_layer).contiguous()
+        found = stack.run(trace.given, *tables, step, per_layer=own)
         added = (trace.result - trace.given).norm()
         return bool((found - trace.result).norm() <= _NEAR * added)
 
@@ -317,18 +350,3 @@ class Builder:
         layer = NativeStateLayer(self._parts.state)
         layer.allocate(1)
         return layer
-
-
-def arranged(tables: Pair, rotation: str) -> Pair:
-    """Return a rotary embedding's tables as C takes them for one of `ROTATIONS`."""
-    if rotation.endswith("doubled"):
-        return double(tables)
-    if rotation.endswith("backwards"):
-        return turn_back(tables)
-    return spread_pairs(tables) if rotation.endswith("spread") else tables
-
-
-def make_table(rope: Rope, rotation: str, positions: int) -> RopeTable:
-    """Return the same of all positions."""
-    spread, doubled, backwards = map(rotation.endswith, ("spread", "doubled", "backwards"))
-    return RopeTable(rope, spread=spread, doubled=doubled, backwards=backwards, positions=positions)

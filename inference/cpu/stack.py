@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from inference.cpu.finding import find_layers
 from inference.cpu.native_cache import step_of
-from inference.cpu.rebuilt import Builder, Layer, Packs, find_layers, make_table
+from inference.cpu.rebuilt import Builder, Layer, Packs
 from inference.kernels.native import Library
 from inference.kernels.native_adapters import Linears as AdapterLinears
 from inference.kernels.native_adapters import LowRank, NativeAdapter
@@ -38,7 +39,8 @@ from inference.models.linears import NativeLinear
 from inference.models.lora import Adapters, fixed_linears
 from inference.models.mixtures import read_mixture
 from inference.models.paged import Probed
-from inference.models.rotary import RopeTable
+from inference.models.replaced import replace_ids
+from inference.models.rotary import RopeTable, make_table
 from inference.models.trace import Pair, Rope
 from inference.recurrent.fusing import mixers_of
 from inference.recurrent.modules import StateModule
@@ -90,18 +92,21 @@ class FusedModel:
         """
         ropes: list[tuple[Rope, str]] = []
         weights: list[LayerWeights] = []
-        shapes = [layer.probed.shape for layer in self._layers if layer.probed is not None]
+        keeping = [layer for layer in self._layers if layer.keeps]
+        shapes = [layer.probed.shape for layer in keeping if layer.probed is not None]
         rounded = all(linear.packed.rounds for linear in self._rounding)
         caches = cache_layers(self._library, shapes, blocks, kv_dtype, rounded=rounded)
-        left, kept = iter(caches), [NativeStateLayer(each) for each in self._states]
-        places = iter(kept)
+        kept = [NativeStateLayer(each) for each in self._states]
+        by_module = {layer.mixer: cache for layer, cache in zip(keeping, caches, strict=True)}
+        places, first = iter(kept), 0
         for layer in self._layers:
-            keeps = layer.parts.state is not None
-            past = next(places) if keeps else None if layer.probed is None else next(left)
+            past = by_module.get(layer.keeper) if layer.parts.state is None else next(places)
             if layer.rope is not None and layer.rope not in ropes:
                 ropes.append(layer.rope)
             rotary = None if layer.rope is None else ropes.index(layer.rope)
-            weights.append(layer.weights(past, rotary))
+            weights.append(layer.weights(past, rotary, first))
+            own = layer.parts.per_layer
+            first += 0 if own is None else own.size
         inner = max(layer.shape.inner for layer in self._layers)
         activated = (layer for layer in self._layers if layer.parts.gate_up is not None)
         activation = next(activated, self._layers[0]).shape.activation
@@ -171,7 +176,9 @@ class FusedModel:
         """Return those that may be rounded."""
         layers = [layer.packed for layer in self._layers if layer.packed is not None]
         mixtures = [layer.mixture.packed for layer in layers if layer.mixture is not None]
-        return [self._ends.head, *chain.from_iterable((*(each.linears for each in layers), *mixtures))]
+        own = chain.from_iterable((*each.linears, *each.per_layer) for each in layers)
+        inputs = [] if self._ends.inputs is None else [self._ends.inputs]
+        return [self._ends.head, *inputs, *own, *chain.from_iterable(mixtures)]
 
 
 class FusedStates:
@@ -211,6 +218,8 @@ class FusedRunner:
         self._states = states
         self._ropes = ropes
         self._ends = ends
+        known, replaced = np.arange(model.vocabulary), ends.bare.replaced
+        self._taken = replace_ids(known, replaced) if replaced else None  # the id that each is taken for
         self._reach = -1  # the last position that the tables of rotations have
         self._rotations: Rotations = ((), ())
         self._last: Logits | None = None  # as far as their statistics are those of what `run` returned
@@ -230,7 +239,7 @@ class FusedRunner:
             self._states.begin(pieces)
         finishes = self._ends.finishes
         logits = self._model.run(
-            *(self._ids(pieces, seen) if seen else pieces.ids, pieces.rows, cosines, sines, step),
+            *(self._ids(pieces, seen), pieces.rows, cosines, sines, step),
             pieces.adapters if self._adapts else None,
             statistics=not finishes,
             tokens_only=tokens_only,
@@ -255,11 +264,12 @@ class FusedRunner:
         step.move(pieces.starts, pieces.stops)
         return step
 
-    def _ids(self, pieces: Pieces, seen: Seen) -> NDArray[np.int64]:
+    def _ids(self, pieces: Pieces, seen: Seen | None) -> NDArray[np.int64]:
         """Return the step's tokens, those that stand for an image's rows numbered behind the vocabulary."""
-        if seen.rows is None:
-            return pieces.ids
-        ids = pieces.ids.copy()
+        ids = pieces.ids if self._taken is None else self._taken[pieces.ids]
+        if seen is None or seen.rows is None:
+            return ids
+        ids = ids.copy()
         ids[seen.at] = self._model.vocabulary + np.arange(len(seen.at))
         return ids
 
@@ -311,7 +321,7 @@ def fuse_model(
     anatomy = read_model(model, probed, prompt, positions, mixture_in, mixers_of(states, packs.routers))
     for path in fixed_linears(model, anatomy.parts).intersection(adapted):
         raise OtherShape(
-            f"an adapter adds to `{path}`, by which experts are chosen or gated, or a state read"
+            f"an adapter adds to `{path}`, by which experts are chosen, gates made, or a state read"
         )
     builders = [
         Builder(library, packs, each, part, probed.get(each.attention))

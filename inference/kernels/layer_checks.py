@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -16,6 +17,9 @@ def check_layer(layer: LayerWeights, shape: StackShape) -> None:
     _check_mlp(layer, shape)
     for norm in layer.norms:
         assert norm is None or norm.shape == norm_shape(shape), "a weight for each hidden number"
+    if layer.per_layer is not None:
+        layer.per_layer.check(shape.hidden)
+    assert layer.scale != 0, "what it gives is of use"
     for norm, linear in ((layer.attended_norm, layer.out), (layer.inner_norm, layer.down)):
         read = 0 if linear is None else linear.k
         assert norm is None or norm.shape == norm_shape(shape, read), "a weight for each number that is read"
@@ -35,12 +39,17 @@ def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
     if layer.state is not None:
         return layer.state.check(layer.qkv, layer.out)
     assert layer.cache is not None, "it attends, or keeps a state"
-    dim, cache = shape.head_dim, layer.cache.shape
-    queries, keys = shape.heads * dim, shape.kv_heads * dim
-    assert (layer.qkv.n, layer.out.k) == (queries * (1 + bool(layer.gated)) + 2 * keys, queries), (
-        "what attends"
-    )
-    assert (cache.kv_heads, cache.key_dim, cache.value_dim) == (shape.kv_heads, dim, dim)
+    cache = layer.cache.shape
+    dim = cache.key_dim
+    queries, keys = shape.heads * dim, cache.kv_heads * dim
+    kept = (0,) if layer.borrows else (2 * keys, keys)
+    assert layer.qkv.n - queries * (1 + bool(layer.gated)) in kept, "what attends"
+    assert layer.out.k == queries, "what attends"
+    assert cache.value_dim == dim, "values are of the size of keys"
+    assert shape.heads % cache.kv_heads == 0, "heads share keys evenly"
+    assert layer.rotary is None or rotated_width(layer, shape) <= dim, "no more is rotated than there is"
+    assert layer.value_norm is None or layer.value_norm.shape == (dim,), "a weight for each number"
+    assert not layer.gated or dim == shape.head_dim, "gates are of heads of one size"
     together = dim if layer.gated else queries  # there are gates between heads
     assert layer.query_norm is None or norm_width(layer.query_norm, shape) in (dim, together)
     assert layer.key_norm is None or norm_width(layer.key_norm, shape) in (dim, keys)
@@ -49,6 +58,22 @@ def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
         assert each_head or not layer.late_norms, "late norms are of each head"
     for each in (layer.sinks, layer.slopes):
         assert each is None or each.shape == (shape.heads,), "a number for each head"
+
+
+def rotated_width(layer: LayerWeights, shape: StackShape) -> int:
+    """Return how many numbers of a layer's heads are rotated."""
+    own = shape.rotary_dim if layer.rotary_dim is None else layer.rotary_dim
+    return shape.head_dim if own is None else own
+
+
+def rotary_widths(layers: Sequence[LayerWeights], shape: StackShape) -> dict[int, int]:
+    """Return how wide the tables of each rotary embedding are that layers name."""
+    found: dict[int, int] = {}
+    for layer in layers:
+        if layer.rotary is not None:
+            width = rotated_width(layer, shape)
+            assert found.setdefault(layer.rotary, width) == width, "layers share what is as wide"
+    return found
 
 
 def norm_shape(shape: StackShape, size: int | None = None) -> tuple[int, ...]:

@@ -83,6 +83,7 @@ class _Shaping(ctypes.Structure):
         ("query_norm_size", ctypes.c_int64),
         ("key_norm_size", ctypes.c_int64),
         ("centred", ctypes.c_int64),
+        ("value_norm", ctypes.c_void_p),
         ("late", ctypes.c_int64),
         ("query_scales", ctypes.c_void_p),
         ("eps", ctypes.c_float),
@@ -109,6 +110,7 @@ class _Call(ctypes.Structure):
         ("shaping", _Shaping),
         ("step", ctypes.POINTER(StepStruct)),
         ("plan", ctypes.c_void_p),
+        ("borrows", ctypes.c_int64),
     )
 
 
@@ -264,6 +266,7 @@ class NativeCacheLayer:
             _Shaping(),
             ctypes.pointer(step.struct),
             self._plan,
+            0,
         )
         if self._functions.parley_attend(self._library.handle, ctypes.byref(call)):
             raise MemoryError(f"No memory for the attention of {step.tokens} tokens")

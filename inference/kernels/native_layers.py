@@ -13,18 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference.kernels.layer_checks import check_layer, norm_width
+from inference.kernels.layer_checks import check_layer, norm_width, rotary_widths, rotated_width
 from inference.kernels.native import Library, PackedLinear, address
 from inference.kernels.native_adapters import Linears, NativeAdapter, NativeAdapters
 from inference.kernels.native_attention import (
-    AttentionStruct,
     CacheStruct,
     NativeCacheLayer,
     NativeStep,
     attention_struct,
 )
 from inference.kernels.native_exchange import AddUp
+from inference.kernels.native_layer_structs import LayerStruct, ShapeStruct
 from inference.kernels.native_mixture import MixtureStruct, MixtureWeights
+from inference.kernels.native_per_layer import PerLayerStruct, PerLayerWeights
 from inference.kernels.native_state import NativeRuns
 from inference.kernels.native_state_layers import NativeStateLayer
 from inference.kernels.reference import Attention
@@ -64,7 +65,9 @@ class LayerWeights:
     each head.
     """
 
-    qkv: PackedLinear | None  # hidden -> (heads + 2 * kv_heads) * head_dim; None: no token is mixed
+    # hidden -> (heads + 2 * kv_heads) * head_dim, or (heads + kv_heads) *: keys are values, too; None: no
+    # token is mixed
+    qkv: PackedLinear | None
     out: PackedLinear | None
     gate_up: PackedLinear | None  # hidden -> 2 * inner, the gates first, or inner; None: a mixture is all
     down: PackedLinear | None
@@ -87,6 +90,11 @@ class LayerWeights:
     slopes: Tensor | None = None  # (heads,): what a score loses by each token between query and key
     rotary: int | None = 0  # which of the step's rotary embeddings; None: no rotation
     parallel: bool = False
+    rotary_dim: int | None = None  # how many numbers of its heads are rotated; None: the stack's
+    borrows: bool = False  # its cache is an earlier layer's, and `qkv` is hidden -> heads * head_dim
+    value_norm: Tensor | None = None  # (head_dim,)
+    per_layer: PerLayerWeights | None = None
+    scale: float = 1.0  # what all that it gives is multiplied by
     late_norms: bool = False  # queries and keys, each head for itself, are normalised once they are rotated
     xielu: tuple[float, float, float, float] | None = None  # the numbers of such an activation (experts.h)
     query_scales: Tensor | None = None  # (positions,): what queries are multiplied by there
@@ -102,28 +110,6 @@ class LayerWeights:
         return self.input_norm, self.mid_norm, self.attention_norm, self.mlp_norm
 
 
-class _Layer(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down", "mixture", "state")),
-        *((name, ctypes.c_void_p) for name in ("input_norm", "mid_norm", "attention_norm", "mlp_norm")),
-        *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm", "attended_norm", "inner_norm")),
-        *((name, ctypes.c_int64) for name in ("query_norm_size", "key_norm_size", "rotary")),
-        *((name, ctypes.c_int64) for name in ("gated", "parallel", "late_norms")),
-        *((name, ctypes.c_void_p) for name in ("query_scales", "xielu")),
-        ("how", AttentionStruct),
-        ("cache", CacheStruct),
-    )
-
-
-class _Shape(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("hidden", "heads", "kv_heads", "head_dim")),
-        *((name, ctypes.c_int64) for name in ("rotary_dim", "interleaved", "activation", "centred")),
-        ("eps", ctypes.c_float),
-        ("residual", ctypes.c_float),
-    )
-
-
 class NativeStack:
     """The decoder layers of a model, run together as one task of the library's threads.
 
@@ -136,10 +122,12 @@ class NativeStack:
         self.shape = shape
         self._library = library
         self._held: list[object] = list(layers)  # what the structs point to
-        structs = (_Layer * len(layers))(*(self._struct(layer) for layer in layers))
+        structs = (LayerStruct * len(layers))(*(self._struct(layer) for layer in layers))
+        self._rotaries = rotary_widths(layers, shape)
+        parts = [each.per_layer for each in layers if each.per_layer is not None]
+        self._inputs_read = max((each.first + each.gate.n for each in parts), default=0)
         scales = [each.query_scales for each in layers if each.query_scales is not None]
         self.positions = min(map(len, scales), default=1 << 62)  # how many there can be
-        self._rotaries = 1 + max((layer.rotary for layer in layers if layer.rotary is not None), default=-1)
         self._functions = _declare(library.functions)
         self._sizes = [
             (0, 0) if linear is None else (linear.n, linear.k) for layer in layers for linear in layer.linears
@@ -147,7 +135,7 @@ class NativeStack:
         self._adapters = NativeAdapters([], len(self._sizes))
         self._fault: BaseException | None = None  # that what adds shares up has raised
         self.handle = self._functions.parley_stack_open(
-            ctypes.byref(_shape_struct(shape)), structs, len(layers)
+            ctypes.byref(ShapeStruct.of(shape, _ACTIVATIONS.index(shape.activation))), structs, len(layers)
         )
         if not self.handle:
             raise MemoryError("No memory for a stack of layers")
@@ -217,12 +205,13 @@ class NativeStack:
         sin: Tensor | Sequence[Tensor],
         step: NativeStep,
         adapters: NDArray[np.int32] | None = None,
+        per_layer: Tensor | None = None,
     ) -> Tensor:
         """Return what the last layer gives, before the model's final norm.
 
         Shapes: hidden (tokens, hidden), cos and sin (tokens, rotary_dim) as transformers makes them,
         or one of each for every rotary embedding that the layers name; adapters (tokens,), -1 for none;
-        result (tokens, hidden).
+        per_layer (tokens, all layers' inputs); result (tokens, hidden).
         """
         assert hidden.shape == (step.tokens, self.shape.hidden), "a row for each of the step's tokens"
         assert step.last < self.positions, "queries are scaled at each position"
@@ -238,33 +227,46 @@ class NativeStack:
             self.check_adapters(adapters, step.tokens),
             hidden.data_ptr(),
             out.data_ptr(),
+            *self._inputs(per_layer, step.tokens),
         )
         self.check(failed, step.tokens)
         return out
 
+    def _inputs(self, given: Tensor | None, tokens: int) -> tuple[int | None, int]:
+        """Return where C reads all layers' inputs, and how many a row has."""
+        if given is None:
+            assert not self._inputs_read, "layers have inputs of their own"
+            return None, 0
+        assert len(given) == tokens, "inputs of each token"
+        assert given.shape[1] >= self._inputs_read, "inputs of each layer"
+        assert given.dtype is torch.float32, "C reads float32"
+        assert given.is_contiguous(), "C reads one row behind the other"
+        return given.data_ptr(), given.shape[1]
+
     def _rotary(self, given: Tensor | Sequence[Tensor], tokens: int) -> list[Tensor]:
         tensors = [given] if isinstance(given, Tensor) else list(given)
-        size = self.shape.head_dim if self.shape.rotary_dim is None else self.shape.rotary_dim
-        assert len(tensors) >= self._rotaries, "an embedding for each that the layers name"
-        assert all(each.shape == (tokens, size) for each in tensors), (
+        assert len(tensors) > max(self._rotaries, default=-1), "an embedding for each that the layers name"
+        assert all(tensors[at].shape == (tokens, size) for at, size in self._rotaries.items()), (
             "a rotation for each of the step's tokens"
         )
         return [each.float().contiguous() for each in tensors]
 
     def check_tables(self, cos: Sequence[Tensor], sin: Sequence[Tensor], last: int) -> None:
         """Assert that tables of rotations by position can be read up to position `last`."""
-        size = self.shape.head_dim if self.shape.rotary_dim is None else self.shape.rotary_dim
-        assert len(cos) == len(sin) >= self._rotaries, "an embedding for each that the layers name"
+        named = max(self._rotaries, default=-1)
+        assert len(cos) == len(sin) > named, "an embedding for each that the layers name"
+        for at, size in self._rotaries.items():
+            widths = cos[at].shape[1], sin[at].shape[1]
+            assert widths == (size, size), "a rotation for each number that is rotated"
         for table in (*cos, *sin):
             assert table.shape[0] > last, "a rotation for each position"
-            assert table.shape[1] == size, "a rotation for each number that is rotated"
             assert table.is_contiguous(), "C reads the tables"
             assert table.dtype is torch.float32, "in float32"
 
-    def _struct(self, layer: LayerWeights) -> _Layer:
+    def _struct(self, layer: LayerWeights) -> LayerStruct:
         scaling = self.shape.scaling if layer.scaling is None else layer.scaling
         how = Attention(scaling=scaling, window=layer.window, chunk=layer.chunk, softcap=self.shape.softcap)
-        return _Layer(
+        return LayerStruct(
             *(None if linear is None else ctypes.addressof(linear.struct) for linear in layer.linears),
             self._mixture(layer.mixture),
             None if layer.state is None else ctypes.addressof(layer.state.struct),
@@ -283,7 +285,17 @@ class NativeStack:
             None if layer.xielu is None else self._hold(torch.tensor(layer.xielu)),
             attention_struct(how, self._keep(layer.sinks), self._keep(layer.slopes)),
             CacheStruct() if layer.cache is None else layer.cache.struct,
+            *(rotated_width(layer, self.shape), layer.borrows, 0),
+            *(self._hold(layer.value_norm), self._per_layer(layer.per_layer)),
+            0.0 if layer.scale == 1.0 else layer.scale,
         )
+
+    def _per_layer(self, weights: PerLayerWeights | None) -> int | None:
+        if weights is None:
+            return None
+        struct = PerLayerStruct.of(weights, self._hold(weights.norm))
+        self._held.append(struct)
+        return ctypes.addressof(struct)
 
     def _mixture(self, mixture: MixtureWeights | None) -> int | None:
         if mixture is None:
@@ -304,21 +316,6 @@ class NativeStack:
         return None if kept is None else int(kept.data_ptr())
 
 
-def _shape_struct(shape: StackShape) -> _Shape:
-    return _Shape(
-        shape.hidden,
-        shape.heads,
-        shape.kv_heads,
-        shape.head_dim,
-        shape.head_dim if shape.rotary_dim is None else shape.rotary_dim,
-        shape.interleaved,
-        _ACTIVATIONS.index(shape.activation),
-        shape.centred,
-        shape.eps,
-        shape.residual,
-    )
-
-
 def _pointers(tensors: list[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
 
@@ -329,7 +326,7 @@ def _declare(functions: ctypes.CDLL) -> ctypes.CDLL:
     functions.parley_stack_close.restype = None
     functions.parley_stack_close.argtypes = (ctypes.c_void_p,)
     functions.parley_stack_run.restype = ctypes.c_int
-    functions.parley_stack_run.argtypes = (ctypes.c_void_p,) * 8
+    functions.parley_stack_run.argtypes = (*(ctypes.c_void_p,) * 9, ctypes.c_int64)
     functions.parley_stack_states.argtypes = (ctypes.c_void_p,) * 2
     functions.parley_stack_share.restype = None
     functions.parley_stack_share.argtypes = (ctypes.c_void_p,) * 3

@@ -17,6 +17,7 @@ from inference.kernels.layer_checks import norm_shape
 from inference.kernels.native import Library, PackedLinear, address
 from inference.kernels.native_attention import NativeStep, StepStruct
 from inference.kernels.native_layers import NativeStack, StackShape
+from inference.kernels.native_per_layer import PerLayerInputs, PerLayerInputsStruct
 from inference.kernels.native_screen import Screen, ScreenStruct
 
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # enum Kind
@@ -39,6 +40,7 @@ class EndWeights:
     screen: Screen | None = None  # of the head
     positions: Tensor | None = None  # (positions, hidden): added to what the embedding gives
     first_norm: Tensor | None = None  # of what the layers are given, as theirs
+    per_layer: PerLayerInputs | None = None
 
 
 class Logits(NamedTuple):
@@ -63,7 +65,7 @@ class _Ends(ctypes.Structure):
         *((name, ctypes.c_float) for name in ("eps", "embedding_factor", "head_factor")),
         ("screen", ctypes.POINTER(ScreenStruct)),
         ("trims", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("positions", "first_norm")),
+        *((name, ctypes.c_void_p) for name in ("positions", "first_norm", "per_layer")),
     )
 
 
@@ -268,14 +270,19 @@ def _ends_struct(ends: EndWeights, shape: StackShape, trims: bool) -> tuple[_End
         table, vocabulary = ends.table.detach().contiguous(), len(ends.table)
         kind = _KINDS[table.dtype]
     screen = None if ends.screen is None else ctypes.pointer(ends.screen.struct())
+    inputs, held = None, None
+    if ends.per_layer is not None:
+        ends.per_layer.check(hidden, vocabulary)
+        inputs, held = PerLayerInputsStruct.of(ends.per_layer)
     struct = _Ends(
         *(packed, None if table is None else table.data_ptr(), kind, vocabulary),
         *(ctypes.addressof(ends.head.struct), norm.data_ptr()),
         *(ends.eps, ends.embedding_factor, ends.head_factor),
         *(screen, trims),
         *(None if each is None else each.data_ptr() for each in (positions, first_norm)),
+        None if inputs is None else ctypes.addressof(inputs),
     )
-    return struct, (ends, norm, table, positions, first_norm)
+    return struct, (ends, norm, table, positions, first_norm, inputs, held)
 
 
 def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:

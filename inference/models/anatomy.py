@@ -8,6 +8,7 @@ from itertools import product
 from types import MappingProxyType
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
@@ -26,7 +27,9 @@ from inference.models.layers import (
 )
 from inference.models.merged_qkv import read_layouts
 from inference.models.paged import Probed
+from inference.models.per_layer import read_inputs
 from inference.models.query_scales import find_query_scales
+from inference.models.replaced import replace_ids, replaced_ids
 from inference.models.rotary import is_static
 from inference.models.trace import LayerTrace, decoder_layers, lone_layers, trace_model
 
@@ -89,7 +92,10 @@ def read_model(
     for rope in {each.rope for each in traced if each.rope is not None}:
         if not is_static(rope, positions):
             raise OtherShape("its rotary embedding depends on more than the position")
-    ends = read_ends(model, trace, lookup(model, prompt), last)
+    replaced = replaced_ids(model)
+    embedded = replace_ids(prompt, replaced)
+    ends = read_ends(model, trace, lookup(model, embedded), last)
+    own = read_inputs(model, trace, torch.from_numpy(embedded).to(model.device))
     parts = [_read_layer(each, probed, mixture_in, mixers) for each in traced]
     pairs = list(zip(traced, parts, strict=True))
     attending = {
@@ -99,6 +105,9 @@ def read_model(
     }
     if llamas:
         _check_llamas(parts, ends)
+        if replaced:
+            raise OtherShape("its embedding is given other ids than the model")
+    ends = replace(ends, per_layer=own, replaced=replaced)
     layouts = read_layouts(model, attending)
     if not llamas:  # linears give queries first, then keys, then values
         scales = find_query_scales(model, attending, max(positions, len(prompt)))

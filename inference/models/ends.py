@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from inference.models.added import NOTHING, Added, factor_of, find_added, is_nea
 from inference.models.linears import NativeLinear, NativePack, drop_weight, weight_and_bias
 from inference.models.norms import read_norm
 from inference.models.other_shape import OtherShape
+from inference.models.per_layer import PerLayerEnds
 from inference.models.share import Share
 from inference.models.trace import Trace
 from inference.models.weights import NarrowEmbedding, NarrowLinear
@@ -44,21 +45,24 @@ class Bare:
     factors: Factors
     centred: bool = False  # the last norm is
     added: Added = NOTHING
+    per_layer: PerLayerEnds | None = None
+    replaced: dict[int, int] = field(default_factory=dict)  # ids by those that they are taken for
 
     def pack(self, pack: NativePack, share: Share | None = None) -> Ends:
         """Return the ends with a packed head, or a share of it.
 
         It is the embedding too if they are one, all of it is here and it is exact.
         """
+        inputs = None if self.per_layer is None else self.per_layer.pack(pack)
         head, table = self.model.get_output_embeddings(), self.model.get_input_embeddings()
         tied = head.weight is table.weight and share is None
         own = weight_and_bias(head)
         packed = pack(*(own if share is None else share.head(*own)))
         drop_weight(head)
         if not tied or packed.packed.kind is WeightKind.INT8:
-            return Ends(self, packed, table.weight.detach())
+            return Ends(self, packed, table.weight.detach(), inputs=inputs)
         drop_weight(table)
-        return Ends(self, packed, None)
+        return Ends(self, packed, None, inputs=inputs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,11 +73,13 @@ class Ends:
     head: NativeLinear
     table: Tensor | None  # (vocabulary, hidden), maybe in 16 bits; None: it is the head's weight
     screen: Screen | None = None  # of the head
+    inputs: NativeLinear | None = None  # that makes layers' own inputs
 
     @property
     def weights(self) -> EndWeights:
         """Return what C computes of them: all but what is done with the logits."""
         bare, factors = self.bare, self.bare.factors
+        own = None if bare.per_layer is None or self.inputs is None else bare.per_layer.weights(self.inputs)
         return EndWeights(
             table=self.head.packed if self.table is None else self.table,
             head=self.head.packed,
@@ -84,6 +90,7 @@ class Ends:
             screen=self.screen,
             positions=bare.added.positions,
             first_norm=bare.added.norm,
+            per_layer=own,
         )
 
     @property
@@ -114,6 +121,8 @@ class Ends:
 
     def undo(self) -> None:
         """Put the model's own head and embedding back."""
+        if self.bare.per_layer is not None and self.inputs is not None:
+            self.bare.per_layer.undo(self.inputs)
         head = self.head.unpack()
         self.bare.model.set_output_embeddings(head)
         if self.table is None:

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from inference.kernels.native_state_layers import StateWeights
+from inference.models.attention_linears import KEYS_ALONE, QKV, attention_linears, kept_of
 from inference.models.blocks import find_block, parts_of
+from inference.models.borrowed import value_norm
 from inference.models.joined import Linears as Linears
-from inference.models.joined import linears_in, named_linears
 from inference.models.linears import NativeLinear
 from inference.models.merged_qkv import Layout
 from inference.models.mixture_parts import MixtureParts as MixtureParts
@@ -26,14 +27,12 @@ from inference.models.norms import Norms, is_norm, read_norm
 from inference.models.norms import norm_weight as norm_weight
 from inference.models.other_shape import OtherShape as OtherShape
 from inference.models.paged import Probed
+from inference.models.per_layer import PerLayerParts, find_per_layer, scale_of
 from inference.models.xielu import Xielu
 
-_QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
-_OUT = (("o_proj",), ("out_proj",), ("dense",))
-_GATED_QKV = (("q_proj", "gate_proj", "k_proj", "v_proj"),)  # as in AFMoE
 _BETWEEN = (("attn_sub_norm", "ffn_sub_norm"), ("inner_attn_ln", "ffn_layernorm"))  # as in BitNet, KOSMOS-2.5
 _HEAD_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_layernorm", "key_layernorm"))
-JOINED = (*_QKV, *GATE_UP)  # whose linears are computed as one
+JOINED = (*QKV, *GATE_UP)  # whose linears are computed as one
 LAYER_LINEARS = 4  # of which those with the same input are computed as one
 _LFM3 = ("operator_norm", "post_operator_norm", "ffn_norm", "post_ffn_norm")
 _FEW = 2  # norms whose names don't say where they are
@@ -75,11 +74,19 @@ class LayerParts:
     xielu: Xielu | None = None  # the numbers of such an activation
     query_scales: Tensor | None = None  # (positions,): what queries are multiplied by there
     kept: Kept = ()
+    per_layer: PerLayerParts | None = None  # what it does with inputs of its own
+    scale: float = 1.0  # what all that it gives is multiplied by
+    borrows: bool = False  # its keys and values are an earlier layer's
 
     @property
     def feeds(self) -> bool:
         """Return whether there is an MLP, or a mixture."""
         return self.gate_up is not None or self.mixture is not None
+
+    @property
+    def keeps_less(self) -> bool:
+        """Return whether its linears give no values: keys are these, too, or they are another layer's."""
+        return self.borrows or (self.qkv is not None and self.qkv.names == KEYS_ALONE)
 
     @property
     def gates(self) -> bool:
@@ -108,6 +115,10 @@ class LayerParts:
             raise OtherShape("its scores depend on distance")
         if self.gated:
             raise OtherShape("what it attends to is gated")
+        if self.keeps_less or self.norms.value is not None:
+            raise OtherShape("its keys and values aren't what linears of its own give")
+        if self.per_layer is not None or self.scale != 1.0:
+            raise OtherShape("it has inputs of its own, or a scale")
         if not (self.norms.attended is self.norms.inner is None):
             raise OtherShape("it has norms between its linears")
 
@@ -130,18 +141,19 @@ def read_layer(
     `mixture_in`: what reads mixtures of experts, where they will do.
     """
     shape = probed.shape
-    qkv, out = _attention_linears(attention, probed)
+    qkv, out = attention_linears(attention, probed)
     known = [attention] if _has_sinks_alone(attention, probed.how.sinks) else []
     found = _around(layer, attention, (qkv, out), known, mixture_in, probed)
     if shape.key_dim != shape.value_dim:
         raise OtherShape("its keys and values are of different sizes")
-    heads = sum(qkv.sizes) // shape.key_dim - 2 * shape.kv_heads
+    heads = sum(qkv.sizes) // shape.key_dim - kept_of(qkv, probed) * shape.kv_heads
     gated = heads == 2 * probed.heads
     return replace(
         found,
         heads=probed.heads if gated else heads,
-        gated=(2 if len(qkv.names) > len(_QKV[0]) else 1) if gated else 0,
+        gated=(2 if len(qkv.names) > len(QKV[0]) else 1) if gated else 0,
         slopes=probed.how.slopes is not None,
+        borrows=probed.borrows is not None,
     )
 
 
@@ -178,10 +190,12 @@ def _around(
     shared = block if mixture is None else mixture.shared
     mlp = None if shared is None else read_mlp(shared)
     inner = 0 if mlp is None else mlp.inner
-    reads = _inputs(linears, mlp, mixture), linears[1].inputs if linears else 0, inner
-    norms, normed = _norms(layer, mixer, block, probed, reads)
+    behind = linears[1].inputs if linears else 0
+    own, of_own = find_per_layer(layer)
+    reads = _inputs(linears, mlp, mixture), behind, inner
+    norms, normed = _norms(layer, mixer, block, probed, reads, of_own)
     known += [] if mixture is None else list(mixture.block.modules())  # who read it knows them
-    known += [each for norm in normed for each in norm.modules()]
+    known += [each for norm in normed for each in norm.modules()] + of_own
     known += [] if mlp is None or mlp.learned is None else [mlp.learned]
     _refuse_others(layer, known, [*linears, *((mlp.up, mlp.down) if mlp else ())])
     multiplier = getattr(layer, "residual_multiplier", 1.0)
@@ -196,6 +210,8 @@ def _around(
         heads=0,
         inner=inner,
         mixture=mixture,
+        per_layer=own,
+        scale=scale_of(layer),
         xielu=None if mlp is None else mlp.numbers,
     )
 
@@ -208,36 +224,21 @@ def _inputs(linears: tuple[Linears, ...], mlp: Mlp | None, mixture: MixtureParts
     return mixture.router.shape[1]
 
 
-def _attention_linears(attention: nn.Module, probed: Probed) -> tuple[Linears, Linears]:
-    """Return what makes queries, keys and values, and what reads what was found: by names, or by sizes."""
-    try:
-        gated = all(hasattr(attention, name) for name in _GATED_QKV[0])
-        return named_linears(attention, _GATED_QKV if gated else _QKV), named_linears(attention, _OUT)
-    except OtherShape:
-        found = list(linears_in(attention))
-        queries = probed.heads * probed.shape.key_dim
-        joint = queries + probed.shape.kv_heads * (probed.shape.key_dim + probed.shape.value_dim)
-        merged = [name for name, (n, _) in found if n == joint]
-        out = [name for name, (_, k) in found if k == queries and name not in merged[:1]]
-        if len(found) != 2 or not merged or not out:
-            raise
-        return Linears(attention, (merged[0],)), Linears(attention, (out[0],))
-
-
 def _norms(
     layer: nn.Module,
     attention: nn.Module | None,
     block: nn.Module | None,
     probed: Probed | None,
     reads: tuple[int, int, int],
+    others: list[nn.Module],
 ) -> tuple[Norms, list[nn.Module]]:
-    """Return what a layer's norms compute, and these.
+    """Return what a layer's norms compute, and these; `others`: modules that are no such norms.
 
     `reads`: how much the first linear reads, the one behind attention and the MLP's second one.
     """
     hidden = reads[0]
     between = _named_norms((attention, block), _BETWEEN)
-    modules, sizes = _placed_norms(layer, attention, block) + between, [(hidden, 1)] * 4
+    modules, sizes = _placed_norms(layer, attention, block, others) + between, [(hidden, 1)] * 4
     sizes += [(width, 1) for width in reads[1:]]
     modules += [None, None] if probed is None else _named_norms((attention, attention), _HEAD_NORMS)
     counts = (1, 1) if probed is None else (probed.heads, probed.shape.kv_heads)
@@ -246,7 +247,8 @@ def _norms(
         None if each is None else read_norm(each, *size) for each, size in zip(modules, sizes, strict=True)
     ]
     there = [each for each in found if each is not None]
-    if len({each.eps for each in there}) != 1:
+    values = None if probed is None or attention is None else value_norm(attention, probed.shape.value_dim)
+    if len({each.eps for each in there} | ({values[1]} if values else set())) != 1:
         raise OtherShape("its norms have different epsilons, or there are none")
     if len({each.centred for each in there}) != 1:
         raise OtherShape("some of its norms subtract the mean, others don't")
@@ -262,6 +264,7 @@ def _norms(
         query=query,
         key=key,
         centred=there[0].centred,
+        value=values[0] if values else None,
         attended=attended,
         inner=inner,
     )
@@ -271,10 +274,10 @@ def _norms(
 
 
 def _placed_norms(
-    layer: nn.Module, attention: nn.Module | None, block: nn.Module | None
+    layer: nn.Module, attention: nn.Module | None, block: nn.Module | None, others: list[nn.Module]
 ) -> list[nn.Module | None]:
     """Return those before attention, after it, before the MLP and after it."""
-    blocks = parts_of(block)
+    blocks = *parts_of(block), *others
     given = {name: each for name, each in _norm_modules(layer, attention) if each not in blocks}
     if block is layer:
         given = {name: each for name, each in given.items() if is_norm(each)}

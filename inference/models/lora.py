@@ -104,8 +104,9 @@ def fixed_linears(model: nn.Module, layers: Sequence[LayerParts]) -> frozenset[s
     }
     blocks = [parts.mixture.block for parts in layers if parts.mixture is not None]
     inside = {id(each) for block in blocks for each in block.modules()} - known
-    kept = [each for parts in layers for each, _ in parts.kept]
-    inside |= {id(each.parent.get_submodule(name)) for each in kept for name in each.names}
+    others = [each for parts in layers for each, _ in parts.kept]
+    others += [each for parts in layers if parts.per_layer is not None for each in parts.per_layer.linears]
+    inside |= {id(each.parent.get_submodule(name)) for each in others for name in each.names}
     modules = model.named_modules()
     return frozenset(path for path, each in modules if id(each) in inside and _size(each) is not None)
 

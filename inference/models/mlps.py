@@ -57,7 +57,7 @@ def read_mlp(mlp: nn.Module) -> Mlp:
         (first, (inner, _)), (second, _) = found
         up, down = Linears(mlp, (first,)), Linears(mlp, (second,))
     try:
-        return Mlp(up, down, _activation(mlp), inner)
+        return Mlp(up, down, find_activation(mlp), inner)
     except OtherShape:
         learned = _learned(mlp) if sum(up.sizes) == inner else None
         if learned is None:
@@ -83,7 +83,8 @@ def gated_mlp(mlp: nn.Module) -> tuple[Linears, Linears]:
     return named_linears(mlp, GATE_UP), named_linears(mlp, _DOWN)
 
 
-def _activation(mlp: nn.Module) -> str:
+def find_activation(mlp: nn.Module) -> str:
+    """Return the name of a module's activation, by what it computes; raise OtherShape."""
     x = _tried()
     for function in _functions(mlp):
         try:

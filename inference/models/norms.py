@@ -40,6 +40,7 @@ class Norms:
     query: Tensor | None  # of each head, or of all heads together; centred of each head, one's or all's
     key: Tensor | None
     centred: bool = False
+    value: Tensor | None = None  # of each head, root-mean-square
     attended: Tensor | None = None  # of what attention's second linear reads, of all heads together
     inner: Tensor | None = None  # of what an MLP's second linear reads
 

@@ -19,6 +19,7 @@ from inference.kernels import reference
 from inference.kernels.reference import Attention, Piece, Step
 from inference.kv_cache.blocks import PAGE
 from inference.models.attending import ATTENTION, attend, attend_by, install, uninstall
+from inference.models.borrowed import Lenders
 from inference.models.latent import latent_of
 from inference.sequences.seen import limits_in
 from inference.sequences.state import Pieces
@@ -54,6 +55,7 @@ class Probed:
     shape: LayerShape
     how: Attention
     heads: int  # of queries
+    borrows: nn.Module | None = None  # whose keys and values it attends to; None: its own
 
 
 class PagedCache:
@@ -112,14 +114,16 @@ def empty_pages(
 class _Probe:
     """Stands in for a layer once, to learn what it wants."""
 
-    def __init__(self, module: nn.Module, seen: dict[nn.Module, Probed]) -> None:
+    def __init__(self, module: nn.Module, seen: dict[nn.Module, Probed], lenders: Lenders) -> None:
         self._module = module
         self._seen = seen
+        self._lenders = lenders
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor:
         assert self._module not in self._seen, "an attention module that is called twice has two caches"
         shape = LayerShape(key.shape[1], key.shape[2], value.shape[2], how.latent)
-        self._seen[self._module] = Probed(shape, how, query.shape[1])
+        lender = self._lenders.of(self._module, key, value)
+        self._seen[self._module] = Probed(shape, how, query.shape[1], lender)
         return query.new_zeros(*query.shape[:2], value.shape[2])
 
 
@@ -128,9 +132,9 @@ def use_paged_attention(model: PreTrainedModel) -> dict[nn.Module, Probed]:
     AttentionInterface.register(ATTENTION, _attention)
     attend_by(model, ATTENTION)
     seen: dict[nn.Module, Probed] = {}
-    modules = list(model.modules())
+    modules, lenders = list(model.modules()), Lenders()
     for module in modules:
-        install(module, _Probe(module, seen))
+        install(module, _Probe(module, seen, lenders))
     try:
         zero = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
         with torch.inference_mode():

@@ -128,3 +128,18 @@ def is_static(rope: Rope, positions: int) -> bool:
 def _equal(found: Tensor, expected: Tensor) -> bool:
     # The last bits may differ: vectors and single numbers are computed by different code
     return found.shape == expected.shape and torch.allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def arranged(tables: Pair, rotation: str) -> Pair:
+    """Return a rotary embedding's tables as C takes them for one of `ROTATIONS`."""
+    if rotation.endswith("doubled"):
+        return double(tables)
+    if rotation.endswith("backwards"):
+        return turn_back(tables)
+    return spread_pairs(tables) if rotation.endswith("spread") else tables
+
+
+def make_table(rope: Rope, rotation: str, positions: int) -> RopeTable:
+    """Return the same of all positions."""
+    spread, doubled, backwards = map(rotation.endswith, ("spread", "doubled", "backwards"))
+    return RopeTable(rope, spread=spread, doubled=doubled, backwards=backwards, positions=positions)

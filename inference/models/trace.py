@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,10 +87,10 @@ class _Calls:
 
     def rope(self, pair: Pair) -> Rope | None:
         """Return the call that made a pair of tensors: one object for one call."""
-        made = self.pairs.get(id(pair[0]))
+        made = self.pairs.get(id(pair[0])) or next(filter(partial(_made, pair), self.pairs.values()), None)
         if made is None:
             return None
-        return self.ropes.setdefault(id(pair[0]), Rope(made.module, made.arguments, made.keywords))
+        return self.ropes.setdefault(id(made.result[0]), Rope(made.module, made.arguments, made.keywords))
 
 
 def decoder_layers(model: nn.Module, attentions: list[nn.Module]) -> list[nn.Module] | None:
@@ -108,14 +109,6 @@ def decoder_layers(model: nn.Module, attentions: list[nn.Module]) -> list[nn.Mod
     return layers if layers == whole else None
 
 
-def _holder(model: nn.Module, attention: nn.Module, path: str) -> str:
-    """Return the path of what holds an attention module, and more than that: as in GPT-Neo."""
-    parent = path.rpartition(".")[0]
-    own = {id(each) for each in attention.modules()}
-    held = {id(each) for each in model.get_submodule(parent).modules()}
-    return parent.rpartition(".")[0] if parent and len(held) == len(own) + 1 else parent
-
-
 def lone_layers(model: nn.Module, mixers: list[nn.Module]) -> tuple[list[nn.Module], list[nn.Module]] | None:
     """Return the one list's layers, and what mixes tokens in each: the layer itself, where nothing does."""
     paths = {module: path for path, module in model.named_modules()}
@@ -125,6 +118,14 @@ def lone_layers(model: nn.Module, mixers: list[nn.Module]) -> tuple[list[nn.Modu
         return None
     layers = list(model.get_submodule(lists.pop()).children())
     return layers, [of_layers.get(paths[layer], layer) for layer in layers]
+
+
+def _holder(model: nn.Module, attention: nn.Module, path: str) -> str:
+    """Return the path of what holds an attention module, and more than that: as in GPT-Neo."""
+    parent = path.rpartition(".")[0]
+    own = {id(each) for each in attention.modules()}
+    held = {id(each) for each in model.get_submodule(parent).modules()}
+    return parent.rpartition(".")[0] if parent and len(held) == len(own) + 1 else parent
 
 
 def trace_model(
@@ -246,6 +247,17 @@ def _layer_trace(calls: _Calls, layer: nn.Module, attention: nn.Module) -> Layer
     tables = (pairs[0][0][0], pairs[0][1][0]) if pairs else None
     return LayerTrace(
         layer, attention, given[0], _first(call.result)[0], rope, tables, call.arguments, call.keywords
+    )
+
+
+def _made(pair: Pair, call: _Call) -> bool:
+    """Return whether a pair of tensors is all of what a call gave, maybe as other views of it."""
+    result: tuple[Any, ...] = call.result
+    views = zip(pair, result, strict=True)
+    return all(
+        isinstance(other, Tensor)
+        and (one.data_ptr(), one.shape, one.stride()) == (other.data_ptr(), other.shape, other.stride())
+        for one, other in views
     )
 
 

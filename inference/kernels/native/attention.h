@@ -75,6 +75,7 @@ typedef struct Shaping {
     const float *query_norm, *key_norm;     /* NULL: none */
     int64_t query_norm_size, key_norm_size; /* a head's dim: each head for itself; else all heads, side by side */
     int64_t centred; /* 1: of each head, centred, whose weights, one head's or those of all, are followed by biases */
+    const float *value_norm; /* of each head, of its dim; NULL: none */
     int64_t late;    /* 1: of each head, once it is rotated */
     const float *query_scales; /* [position]: what queries are multiplied by, beside the scaling; NULL: nothing */
     float eps;
@@ -150,6 +151,7 @@ typedef struct AttentionCall {
     Shaping shaping;
     const Step *step;
     AttentionPlan *plan;
+    int64_t borrows; /* 1: the step's keys and values are in the cache, and none are given */
 } AttentionCall;
 
 /* Cut a step for `heads` query heads over such a cache. Returns 0, or -1 if there is no memory. */

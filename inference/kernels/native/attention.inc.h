@@ -224,7 +224,7 @@ static void ISA(keep_split)(const ISA(Job) *job, int64_t split, int64_t first, i
 
 static void ISA(begin_head)(const ISA(Job) *job, int is_newest) {
     int64_t rows = job->tile->queries * job->group, sum_size = job->call->cache.value_dim + 2;
-    if (job->call->plan->decoding && !job->tile->members && is_newest)
+    if (job->call->plan->decoding && !job->call->borrows && !job->tile->members && is_newest)
         ISA(write_token)(job->call, job->tile, 0, job->kv_head, job->at.head);
     ISA(load_queries)(job);
     for (int64_t r = 0; r < rows; r++) job->at.result[(r + 1) * sum_size - 1] = 0;
@@ -298,7 +298,7 @@ void ISA(attention)(Worker *worker, const AttentionCall *call, int trims) {
     if (is_narrow(cache) && cache->rounded && worker->library->bf16) at.rounded = (uint16_t *)(at.head + cache->key_dim);
     at.tiles = at.rounded && attends_by_tiles(worker->library, cache);
 #endif
-    if (!plan->decoding) ISA(write_prompts)(worker, call, at.head);
+    if (!plan->decoding && !call->borrows) ISA(write_prompts)(worker, call, at.head);
     for (int64_t i; (i = pool_tile(worker, plan->item_count)) >= 0;) {
         int64_t after = i + worker->library->threads; /* what this thread will get next, most likely */
         const Item *item = &plan->items[i], *next = after < plan->item_count ? &plan->items[after] : NULL;

@@ -63,5 +63,8 @@ static void ISA(write_token)(const AttentionCall *call, const Tile *tile, int64_
     ISA(shape_head)(&call->shaping, &call->key, row, call->shaping.by_position ? position : row, kv_head,
                     cache->key_dim, call->shaping.key_norm, call->shaping.key_norm_size, head);
     ISA(keep_key)(head, cache, block, at);
-    if (!cache->latent) ISA(keep_value)(ISA(head_of)(&call->value, row, kv_head), cache, block, at);
+    if (cache->latent) return;
+    const float *value = ISA(head_of)(&call->value, row, kv_head), *norm = call->shaping.value_norm;
+    if (norm) ISA(apply_norm)(value, ISA(rms_scale)(value, cache->value_dim, call->shaping.eps), norm, cache->value_dim, head);
+    ISA(keep_value)(norm ? head : value, cache, block, at);
 }

@@ -33,6 +33,26 @@ EXPORT int parley_attend(const Library *library, const AttentionCall *call) {
     return 0;
 }
 
+static int attends(const Layer *layer) { return layer->qkv && !layer->state; }
+
+/* Say which plan each layer's attention has; returns how many there are. */
+static int64_t number_plans(Layer *layers, int64_t count) {
+    int64_t plans = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (!attends(&layers[i])) continue;
+        const Cache *own = &layers[i].cache;
+        layers[i].plan = plans;
+        for (int64_t j = 0; j < i && layers[i].plan == plans; j++) {
+            const Cache *other = &layers[j].cache;
+            if (attends(&layers[j]) && own->kv_heads == other->kv_heads && own->key_dim == other->key_dim &&
+                own->value_dim == other->value_dim && own->kind == other->kind && own->latent == other->latent)
+                layers[i].plan = layers[j].plan;
+        }
+        plans += layers[i].plan == plans;
+    }
+    return plans;
+}
+
 EXPORT Stack *parley_stack_open(const Shape *shape, const Layer *layers, int64_t count) {
     Stack *stack = calloc(1, sizeof *stack);
     Layer *copy = malloc((size_t)(count ? count : 1) * sizeof *copy);
@@ -42,6 +62,13 @@ EXPORT Stack *parley_stack_open(const Shape *shape, const Layer *layers, int64_t
         return NULL;
     }
     memcpy(copy, layers, (size_t)count * sizeof *copy);
+    stack->plan_count = number_plans(copy, count);
+    stack->plans = calloc((size_t)stack->plan_count + 1, sizeof *stack->plans);
+    if (!stack->plans) {
+        free(stack);
+        free(copy);
+        return NULL;
+    }
     stack->shape = *shape;
     stack->layers = copy;
     stack->count = count;
@@ -56,7 +83,8 @@ EXPORT Stack *parley_stack_open(const Shape *shape, const Layer *layers, int64_t
 }
 
 EXPORT void parley_stack_close(Stack *stack) {
-    attention_plan_free(&stack->plan);
+    for (int64_t i = 0; i < stack->plan_count; i++) attention_plan_free(&stack->plans[i]);
+    free(stack->plans);
     free(stack->memory);
     free(stack->mixing.work.memory);
     free((void *)stack->layers);
@@ -66,13 +94,17 @@ EXPORT void parley_stack_close(Stack *stack) {
 /* Bytes that preparing `rows` rows for any of the linears takes. */
 static int64_t prepared_bytes(const Library *library, const Stack *stack, const Ends *ends, int64_t rows) {
     int64_t bytes = ends ? (int64_t)linear_input_bytes(library, ends->head, rows) : 0;
+    if (ends && ends->per_layer)
+        bytes = most(bytes, (int64_t)linear_input_bytes(library, ends->per_layer->projection, rows));
     for (int64_t i = 0; i < stack->count; i++) {
         const Layer *layer = &stack->layers[i];
         const Linear *router = layer->mixture ? layer->mixture->router : NULL;
+        const PerLayer *own = layer->per_layer;
         const Selection *selection = layer->state ? layer->state->selection : NULL;
-        const Linear *projects = selection ? selection->projects : NULL, *widens = selection ? selection->widens : NULL;
-        const Linear *linears[] = {layer->qkv, layer->out, layer->gate_up, layer->down, router, projects, widens};
-        for (int j = 0; j < 7; j++)
+        const Linear *linears[] = {layer->qkv, layer->out, layer->gate_up, layer->down, router,
+                                   selection ? selection->projects : NULL, selection ? selection->widens : NULL,
+                                   own ? own->gate : NULL, own ? own->projection : NULL};
+        for (int j = 0; j < 9; j++)
             if (linears[j]) bytes = most(bytes, (int64_t)linear_input_bytes(library, linears[j], rows));
     }
     return bytes;
@@ -125,11 +157,23 @@ static void lay_out_selection(Stack *stack, int64_t row, char **next) {
     stack->steps = take(next, row * channels);
 }
 
-/* The cache of any layer that attends; NULL: none does. */
-static const Cache *any_cache(const Stack *stack) {
+static int64_t most_side(const Stack *stack) {
+    int64_t found = 0;
     for (int64_t i = 0; i < stack->count; i++)
-        if (stack->layers[i].qkv && !stack->layers[i].state) return &stack->layers[i].cache;
-    return NULL;
+        if (stack->layers[i].per_layer) found = most(found, stack->layers[i].per_layer->gate->n);
+    return found;
+}
+
+/* Cut the step for each shape of caches. */
+static int plan_step(Stack *stack, const StackCall *call) {
+    for (int64_t i = 0, plans = 0; plans < stack->plan_count; i++) {
+        const Layer *layer = &stack->layers[i];
+        if (!attends(layer) || layer->plan < plans) continue;
+        AttentionPlan *plan = &stack->plans[plans++];
+        if (attention_plan(plan, call->step, &layer->cache, stack->shape.heads, call->library)) return -1;
+        if (call->trims) attention_want(plan, call->tokens->rows, call->tokens->count);
+    }
+    return 0;
 }
 
 static void lay_out_screening(Stack *stack, const Library *library, const Ends *ends, char **next) {
@@ -190,6 +234,8 @@ static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
     lay_out_selection(stack, row, &next);
     stack->gate_up = take(&next, row * 2 * most_inner(stack, 1));
     stack->inner = take(&next, row * most_inner(stack, 0));
+    stack->side = take(&next, row * most_side(stack));
+    stack->per_layer = take(&next, ends && ends->per_layer ? row * ends->per_layer->projection->n : 0);
     stack->prepared = take(&next, prepared);
     int64_t low = call->adapters ? (row * stack->adapters.rank + 63) / 64 * 16 : 0; /* floats */
     stack->low = take(&next, call->few ? 0 : low * (int64_t)sizeof(float));
@@ -234,9 +280,11 @@ static int run(StackCall *call) {
     const int mixes_last = stack->count && stack->layers[stack->count - 1].qkv;
     call->trims = mixes_last && call->ends && call->ends->trims && call->tokens->count < call->rows;
     if (reserve(stack, call) || reserve_experts(stack, call)) return -1;
-    const Cache *cache = any_cache(stack);
-    if (cache && attention_plan(&stack->plan, call->step, cache, stack->shape.heads, call->library)) return -1;
-    if (cache && call->trims) attention_want(&stack->plan, call->tokens->rows, call->tokens->count);
+    if (plan_step(stack, call)) return -1;
+    if (call->ends && call->ends->per_layer) {
+        call->per_layer = stack->per_layer;
+        call->per_layer_stride = call->ends->per_layer->projection->n;
+    }
     stack->lost = 0;
     pool_run(call->library, stack_task(call->library), call, 1);
     return stack->lost ? -3 : 0;
@@ -256,12 +304,13 @@ EXPORT void parley_stack_share(Stack *stack, Reduce reduce, void *context) {
     stack->reduces = context;
 }
 
-/* hidden (rows, hidden) -> out. Returns 0, -1 if there is no memory, or -3 if shares could not be added up. */
+/* hidden (rows, hidden) -> out; `per_layer`: layers' own inputs, by row. Returns 0, -1 if there is no memory, or -3 if shares could not be added up. */
 EXPORT int parley_stack_run(const Library *library, Stack *stack, const Step *step, const float *const *cosines,
                             const float *const *sines, const int32_t *adapters, const float *in,
-                            float *out) {
+                            float *out, const float *per_layer, int64_t per_layer_stride) {
     StackCall call = {.stack = stack, .library = library, .step = step, .cosines = cosines, .sines = sines,
-                      .adapters = adapters, .in = in, .out = out};
+                      .adapters = adapters, .in = in, .out = out,
+                      .per_layer = per_layer, .per_layer_stride = per_layer_stride};
     return step->tokens ? run(&call) : 0;
 }
 

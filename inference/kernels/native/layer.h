@@ -4,6 +4,7 @@
 
 #include "attention.h"
 #include "mixture.h"
+#include "per_layer.h"
 #include "rows.h"
 #include "state_layer.h"
 
@@ -29,6 +30,12 @@ typedef struct Layer {
     const float *xielu; /* with that activation: what the square above 0, all, the curve below 0, and its end are */
     Attention how;
     Cache cache;
+    int64_t rotary_dim; /* how many numbers of its heads are rotated; heads are as the cache has them */
+    int64_t borrows;    /* 1: its keys and values are an earlier layer's, whose cache it has, and `qkv` has queries alone */
+    int64_t plan;       /* which of the stack's; set by parley_stack_open */
+    const float *value_norm;   /* (head_dim,); NULL: none */
+    const PerLayer *per_layer; /* NULL: it has no inputs of its own */
+    float scale;               /* what all that it gives is multiplied by; 0: nothing */
 } Layer;
 
 /* Whether a layer has an MLP or a mixture, and doesn't end with what mixes its tokens. */
@@ -94,7 +101,8 @@ typedef struct Stack {
     Shape shape;
     const Layer *layers;
     int64_t count;
-    AttentionPlan plan;
+    AttentionPlan *plans; /* of each shape of caches */
+    int64_t plan_count;
     float *hidden[2];  /* [row][hidden], taken in turns: one is read while the other is written */
     float *normed;     /* [row][hidden] */
     float *qkv;        /* [row][qkv->n], of the layer's own */
@@ -106,6 +114,8 @@ typedef struct Stack {
     float *beside;     /* [row][hidden]: what attention gave beside a mixture */
     float *gate_up;    /* [row][2 inner], where gates and ups share a panel */
     float *inner;      /* [row][inner], of the layer's own */
+    float *side;       /* [row][per_layer->gate->n] */
+    float *per_layer;  /* [row][all layers' inputs] */
     void *prepared;    /* inputs of linears that need it */
     float *low;        /* [row][adapters.rank]: what adapters make of a linear's inputs */
     float *own;        /* [thread][own_size]: inputs that each thread makes for itself, of few rows, then their `low` */
@@ -135,6 +145,7 @@ typedef struct Ends {
     int64_t trims;        /* what only rows without logits would need of the last layer is left out */
     const float *positions; /* [position][hidden]: added to the embedding; NULL: nothing is */
     const float *first_norm; /* of what the layers are given, as theirs; NULL: none */
+    const PerLayerInputs *per_layer; /* NULL: layers have no inputs of their own */
 } Ends;
 
 /* Whether a screen reads what was prepared for the head: both take inputs in 8 bits. */
@@ -165,6 +176,9 @@ typedef struct StackCall {
     const int32_t *adapters; /* as in Tokens */
     const float *in;
     float *out;
+    const float *per_layer; /* [row][per_layer_stride]: layers' own inputs; NULL: there are none */
+    int64_t per_layer_stride;
+    const int64_t *origins; /* [row]: which of those rows it is; NULL: itself */
     int64_t rows;
     int trims; /* in this step there are such rows */
     int few; /* rows are so few that every thread makes the linears' inputs for itself, which saves barriers */

@@ -20,6 +20,8 @@ typedef struct {
     int64_t place;           /* which of all layers' linears that is, for adapters; -1: none of them */
     int keeps_normed;        /* 1: the norm is left in stack->normed, too */
     float *onto;             /* where what the linear gives is added, in place of y; NULL: nowhere */
+    const float *factors;    /* of a row, what its activated numbers are multiplied by; NULL: nothing */
+    float scale;             /* what the sum of x and `given` is multiplied by; 0: nothing */
     const float *xielu;      /* of an MLP with that activation */
 } ISA(Source);
 
@@ -46,6 +48,7 @@ static void ISA(source_row)(const Shape *shape, const ISA(Source) *from, int64_t
         for (; i + LANES <= n; i += LANES) vstore(sum + i, vload(x + i) + vload(given + i) * residual);
         if (i < n) vstore_part(sum + i, n - i, vload_part(x + i, n - i) + vload_part(given + i, n - i) * residual);
     }
+    for (int64_t i = 0; from->scale != 0 && i < n; i++) sum[i] *= from->scale;
     if (!normed) return;
     if (from->norm)
         ISA(norm)(shape->centred, sum, from->norm, n, shape->eps, normed);
@@ -122,6 +125,7 @@ INLINE ISA(Cut) ISA(cut)(const ISA(Grid) *grid, int64_t tile) {
 
 #include "gated.inc.h"
 #include "ungated.inc.h"
+#include "multiplied.inc.h"
 
 enum { AS_IT_IS = 0, GATED = 1, ACTIVATED = 2 };
 
@@ -153,6 +157,8 @@ static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source)
         ISA(raise)(call, from->place, n, low, at.first, at.last, at.panel, at.panel + 1, y, n);
         if (form == ACTIVATED)
             ISA(activate_tile)(stack->shape.activation, from->xielu, y + column, n, at.first, at.last, n - column);
+        if (from->factors)
+            ISA(multiply_tile)(call, from->factors + column, y + column, n, at.first, at.last, n - column);
     }
     pool_barrier(worker);
 }
@@ -182,20 +188,23 @@ static void ISA(feed_forward)(Worker *worker, const StackCall *call, const ISA(S
 static void ISA(attend_layer)(Worker *worker, const StackCall *call, const Layer *layer, int trims) {
     Stack *stack = call->stack;
     const Shape *shape = &stack->shape;
-    int64_t width = layer->qkv->n, keys = shape->kv_heads * shape->head_dim, apart = shape->head_dim * (1 + (layer->gated == 1));
-    int64_t queries = shape->heads * shape->head_dim * (1 + (layer->gated != 0));
+    int64_t dim = layer->cache.key_dim, width = layer->qkv->n, keys = layer->cache.kv_heads * dim;
+    int64_t apart = dim * (1 + (layer->gated == 1)), queries = shape->heads * dim * (1 + (layer->gated != 0));
+    int64_t values = queries + 2 * keys == width ? queries + keys : queries; /* keys are values, too */
     AttentionCall attention = {
         .query = {stack->qkv, width, apart},
-        .key = {stack->qkv + queries, width, shape->head_dim},
-        .value = {stack->qkv + queries + keys, width, shape->head_dim},
+        .key = {stack->qkv + queries, width, dim},
+        .value = {stack->qkv + values, width, dim},
+        .borrows = layer->borrows,
         .out = stack->attended, .heads = shape->heads,
-        .cache = layer->cache, .how = layer->how, .step = call->step, .plan = &stack->plan,
+        .cache = layer->cache, .how = layer->how, .step = call->step, .plan = &stack->plans[layer->plan],
         .shaping = {
             .cosines = layer->rotary < 0 ? NULL : call->cosines[layer->rotary],
             .sines = layer->rotary < 0 ? NULL : call->sines[layer->rotary],
-            .by_position = call->by_position, .rotary_dim = shape->rotary_dim, .interleaved = shape->interleaved, .eps = shape->eps,
+            .by_position = call->by_position, .rotary_dim = layer->rotary_dim, .interleaved = shape->interleaved, .eps = shape->eps,
             .query_norm = layer->query_norm, .query_norm_size = layer->query_norm_size,
             .key_norm = layer->key_norm, .key_norm_size = layer->key_norm_size, .centred = shape->centred,
+            .value_norm = layer->value_norm,
             .late = layer->late_norms, .query_scales = layer->query_scales,
         },
     };
@@ -222,6 +231,8 @@ static void ISA(reduce)(Worker *worker, const StackCall *call) {
 }
 
 #include "layer_mlp.inc.h"
+
+#include "per_layer.inc.h"
 
 /* What a layer does with what attention gave to each row, whose residual stream is x; returns what the next reads. */
 static ISA(Source) ISA(after_attention)(Worker *worker, const StackCall *call, const Layer *layer,
@@ -263,10 +274,12 @@ static void ISA(trimmed_end)(Worker *worker, const StackCall *call, const Layer 
     ISA(pick)(worker, call, layer->out->k, stack->qkv, x, picked); /* both have been read */
     tokens.rows = NULL;
     StackCall rest = *call;
+    rest.origins = call->tokens->rows;
     rest.tokens = &tokens;
     rest.rows = tokens.count;
     rest.adapters = call->adapters ? stack->adapters_left : NULL;
     ISA(Source) from = ISA(after_attention)(worker, &rest, layer, stack->qkv, picked, x);
+    from = ISA(layer_end)(worker, &rest, layer, from);
     ISA(logits)(worker, &rest, &from);
 }
 
@@ -276,12 +289,13 @@ void ISA(stack_task)(Worker *worker, void *argument) {
     const Layer *end = stack->layers + stack->count;
     ISA(Source) from = {.x = call->ends ? stack->hidden[1] : call->in};
     if (call->ends) ISA(embed)(worker, call, stack->hidden[1]);
+    if (call->ends && call->ends->per_layer) ISA(make_per_layer)(worker, call, stack->hidden[1]);
     for (const Layer *layer = stack->layers; layer < end; layer++) {
         int trims = call->trims && layer + 1 == end, odd = from.x == stack->hidden[0];
         float *sum = stack->hidden[odd], *next = stack->hidden[!odd];
         from.x_out = sum;
         if (!layer->qkv) {
-            from = ISA(mlp_half)(worker, call, layer, from);
+            from = ISA(layer_end)(worker, call, layer, ISA(mlp_half)(worker, call, layer, from));
             continue;
         }
         from.norm = layer->input_norm;
@@ -297,6 +311,7 @@ void ISA(stack_task)(Worker *worker, void *argument) {
             return;
         }
         from = ISA(after_attention)(worker, call, layer, stack->attended, sum, next);
+        from = ISA(layer_end)(worker, call, layer, from);
     }
     if (call->ends) {
         if (call->tokens->count) ISA(logits)(worker, call, &from);
