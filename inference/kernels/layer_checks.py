@@ -30,7 +30,8 @@ def check_layer(layer: LayerWeights, shape: StackShape) -> None:
 
 def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
     if layer.qkv is None or layer.out is None:
-        assert layer.qkv is layer.out is layer.state is layer.cache is None, "a mixer, or none of it"
+        parts = layer.qkv, layer.out, layer.state, layer.cache
+        assert all(each is None for each in parts), "a mixer, or none of it"
         assert layer.gate_up is not None or layer.mixture is not None, "a mixer, or an MLP"
         assert not layer.parallel, "there is nothing beside the MLP"
         return None
