@@ -150,7 +150,18 @@ def counts(rows: Sequence[Row]) -> list[str]:
 
 def _line(error: Exception) -> str:
     """Return an error as part of a line of the table."""
-    return _short(f"{type(error).__name__}: {error}")
+    from inference.errors import ModelUnavailable
+    from inference.telling import told
+
+    if isinstance(error, ModelUnavailable):  # a sentence of ours, which may come from another process
+        return _short(str(error))
+    return _short(told(_innermost(error)))
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Return what a configuration's check said by itself: transformers' own words around it say less."""
+    cause = error.__cause__
+    return cause if cause is not None and type(error).__name__.startswith("StrictDataclass") else error
 
 
 def _short(text: str) -> str:

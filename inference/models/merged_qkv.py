@@ -35,7 +35,7 @@ class Layout:
 
 
 @dataclass(slots=True, eq=False)
-class _Watch:
+class Watch:
     """Stands in for a layer's cache, and keeps what attention is given of each token."""
 
     queries: Tensor | None = None  # (tokens, heads * dim)
@@ -61,7 +61,7 @@ def read_layouts(model: PreTrainedModel, linears: Mapping[nn.Module, Linears]) -
     digits = range(_digits(max(sizes.values())))
     numbers = {attention: _numbers(n, digits) for attention, n in sizes.items()}
     found = {}
-    for attention, watch in _watch(model, linears, numbers).items():
+    for attention, watch in watch_attention(model, linears, numbers).items():
         if watch.queries is not None and watch.others is not None:
             _check_uncut(watch.queries, watch.others)
             found[attention] = _layout(watch.queries, watch.others, sizes[attention])
@@ -74,15 +74,22 @@ def _numbers(n: int, digits: range) -> Tensor:
     return torch.stack([ones, ones * _GREAT, *(outputs // _BASE**digit % _BASE for digit in digits)])
 
 
-def _watch(
-    model: PreTrainedModel, linears: Mapping[nn.Module, Linears], numbers: Mapping[nn.Module, Tensor]
-) -> dict[nn.Module, _Watch]:
-    """Return what attention is given where linears give such numbers of the same token at position 0."""
-    watches = {attention: _Watch() for attention in linears}
+def watch_attention(
+    model: PreTrainedModel,
+    linears: Mapping[nn.Module, Linears],
+    numbers: Mapping[nn.Module, Tensor],
+    positions: Tensor | None = None,
+) -> dict[nn.Module, Watch]:
+    """Return what attention is given where linears give numbers (tokens, n) of one token at positions.
+
+    `positions`: (tokens,); None: all are 0.
+    """
+    watches = {attention: Watch() for attention in linears}
     tokens = len(next(iter(numbers.values())))
     with _giving(linears, numbers), _watched(model, watches):
         zeros = torch.zeros(1, tokens, dtype=torch.int64, device=model.device)
-        model(input_ids=zeros, position_ids=zeros, use_cache=False)
+        places = zeros if positions is None else positions[None].to(model.device)
+        model(input_ids=zeros, position_ids=places, use_cache=False)
     return watches
 
 
@@ -138,13 +145,13 @@ def _as_given(_: nn.Module, arguments: tuple[Any, ...], __: Any) -> Any:
 
 
 @contextmanager
-def _watched(model: PreTrainedModel, watches: Mapping[nn.Module, _Watch]) -> Iterator[None]:
+def _watched(model: PreTrainedModel, watches: Mapping[nn.Module, Watch]) -> Iterator[None]:
     """Have the model's attention be watched, for once."""
     before, others = attending_by(model), {}
     attend_by(model, ATTENTION)
     for module in model.modules():
         others[module] = installed(module)
-        install(module, watches.get(module) or _Watch())
+        install(module, watches.get(module) or Watch())
     try:
         yield
     finally:
