@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from inference.cpu.experts import NativeExperts
+from inference.cpu.latents import PackedLatents
 from inference.kernels.native import Library, PackedLinear
 from inference.kernels.native_adapters import Linears as AdapterLinears
 from inference.kernels.native_attention import NativeCacheLayer, NativeStep
@@ -43,6 +44,7 @@ class Packs:
     exact: NativePack | None  # None: the final form is exact, and of whole layers
     routers: NativePack  # exactly, to stay: rounded, they would choose other experts
     group: Group | None = None  # of processes that have a share each of every layer
+    products: NativePack | None = None  # of heads by which latents are multiplied; None: the final form
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +78,7 @@ class Packed:
 
     linears: tuple[NativeLinear, ...]
     mixture: Mixture | None = None
+    latents: PackedLatents | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +97,7 @@ class Layer:
         """Return what a stack is made of; `rotary`: which of its rotations is this layer's."""
         assert self.packed is not None, "it is packed"
         packed, mixture = iter(self.packed.linears), self.packed.mixture
+        latents = self.packed.latents
         linears: list[PackedLinear | None] = [
             None if each is None else next(packed).packed for each in self.parts.places
         ]
@@ -110,6 +114,7 @@ class Layer:
             mixture=None if mixture is None else mixture.weights,
             cache=past if isinstance(past, NativeCacheLayer) else None,
             state=past if isinstance(past, NativeStateLayer) else None,
+            latent=None if latents is None else latents.layer,
             gated=self.parts.gated,
             input_norm=norms.before_attention,
             attention_norm=norms.after_attention,
@@ -141,6 +146,8 @@ class Layer:
             _put_back(linears, packed)
         if self.packed.mixture is not None:
             self.packed.mixture.experts.restore()
+        if self.packed.latents is not None:
+            self.packed.latents.undo()
 
 
 def find_layers(builders: list[Builder]) -> Iterator[Layer]:
@@ -197,6 +204,8 @@ class Builder:
         group = self._packs.group
         if group is not None and self._probed is None:
             raise OtherShape("states can't be divided among processes")
+        if group is not None and self._parts.latent is not None:
+            raise OtherShape("latents can't be divided among processes")
         share = (
             None
             if group is None or self._probed is None
@@ -210,6 +219,8 @@ class Builder:
         packed = layer.packed or self._pack(self._packs.final, share)
         if packed.mixture is not None:
             packed.mixture.experts.free()
+        if packed.latents is not None:
+            packed.latents.free()
         for group in self._parts.linears:
             for name in group.names:
                 drop_weight(group.parent.get_submodule(name))
@@ -224,11 +235,13 @@ class Builder:
         if share is not None:
             return Packed(tuple(pack(*each) for each in share.weights()))
         linears = tuple(pack(*each.numbers()) for each in self._parts.linears)
-        mixture = self._parts.mixture
+        mixture, latent = self._parts.mixture, self._parts.latent
+        products = pack if pack is not self._packs.final else self._packs.products or pack
+        latents = None if latent is None else PackedLatents(latent, pack, products)
         if mixture is None:
-            return Packed(linears)
+            return Packed(linears, latents=latents)
         experts = NativeExperts(mixture.experts, pack, ExpertsMemory(self._library), frees=False)
-        return Packed(linears, Mixture(mixture, self._packs.routers(*mixture.routing()), experts))
+        return Packed(linears, Mixture(mixture, self._packs.routers(*mixture.routing()), experts), latents)
 
     def _layer(self, packed: Packed | None, variant: Variant) -> Layer:
         parts, rotation = self._parts, variant.rotation
@@ -273,6 +286,8 @@ class Builder:
         """Return whether the layer makes of its trace's input what the model's own layer did."""
         trace, shape = self._trace, layer.shape
         if shape.rotary_dim is not None and shape.rotary_dim > shape.head_dim:
+            return False
+        if layer.parts.latent is not None and shape.rotary_dim not in (None, layer.parts.latent.rotated):
             return False
         tokens = len(trace.given)
         pages = blocks_for(tokens)

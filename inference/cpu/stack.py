@@ -33,7 +33,7 @@ from inference.kernels.native_state_layers import NativeStateLayer, StateWeights
 from inference.models.anatomy import read_model
 from inference.models.ends import Ends
 from inference.models.layers import LAYER_LINEARS, OtherShape
-from inference.models.linears import NativeLinear
+from inference.models.linears import NativeLinear, Packed
 from inference.models.lora import Adapters, fixed_linears
 from inference.models.mixtures import read_mixture
 from inference.models.paged import Probed
@@ -156,17 +156,21 @@ class FusedModel:
         self._ends.undo()
 
     @property
-    def packed(self) -> list[NativeLinear]:
+    def packed(self) -> list[Packed]:
         """Return all packed linears."""
-        mixtures = [layer.packed.mixture for layer in self._layers if layer.packed is not None]
-        return [*self._rounding, *(each.router for each in mixtures if each is not None)]
+        layers = [layer.packed for layer in self._layers if layer.packed is not None]
+        routers = (each.mixture.router for each in layers if each.mixture is not None)
+        products = (each.latents.products for each in layers if each.latents is not None)
+        return [*self._rounding, *routers, *products]
 
     @property
     def _rounding(self) -> list[NativeLinear]:
         """Return those that may be rounded."""
         layers = [layer.packed for layer in self._layers if layer.packed is not None]
         mixtures = [layer.mixture.packed for layer in layers if layer.mixture is not None]
-        return [self._ends.head, *chain.from_iterable((*(each.linears for each in layers), *mixtures))]
+        latents = [layer.latents.linears for layer in layers if layer.latents is not None]
+        linears = [*(each.linears for each in layers), *mixtures, *latents]
+        return [self._ends.head, *chain.from_iterable(linears)]
 
 
 class FusedStates:
@@ -305,7 +309,7 @@ def fuse_model(
     mixture_in = read_mixture if packs.group is None else lambda _: None
     anatomy = read_model(model, probed, prompt, positions, mixture_in, mixers_of(states))
     for path in fixed_linears(model, anatomy.parts).intersection(adapted):
-        raise OtherShape(f"an adapter adds to `{path}`, by which its experts are chosen or gated")
+        raise OtherShape(f"an adapter adds to `{path}`, which takes none in fused layers: it chooses or gates experts, or multiplies latents")
     builders = [
         Builder(library, packs, each, part, probed.get(each.attention))
         for each, part in zip(anatomy.layers, anatomy.parts, strict=True)

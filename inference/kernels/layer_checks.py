@@ -26,6 +26,10 @@ def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
         return layer.state.check(layer.qkv, layer.out)
     assert layer.cache is not None, "it attends, or keeps a state"
     dim, cache = shape.head_dim, layer.cache.shape
+    if layer.latent is not None:
+        assert (layer.latent.weights.heads, dim) == (shape.heads, cache.key_dim), "as all layers"
+        rotary_dim = layer.latent.weights.rotated if layer.rotary is None else shape.rotary_dim or dim
+        return layer.latent.check(layer.qkv, layer.out, cache, rotary_dim)
     queries, keys = shape.heads * dim, shape.kv_heads * dim
     assert (layer.qkv.n, layer.out.k) == (queries * (1 + layer.gated) + 2 * keys, queries), "what attends"
     assert (cache.kv_heads, cache.key_dim, cache.value_dim) == (shape.kv_heads, dim, dim)

@@ -24,6 +24,7 @@ from inference.kernels.native_attention import (
     attention_struct,
 )
 from inference.kernels.native_exchange import AddUp
+from inference.kernels.native_latent_layers import NativeLatentLayer
 from inference.kernels.native_mixture import MixtureStruct, MixtureWeights
 from inference.kernels.native_state import NativeRuns
 from inference.kernels.native_state_layers import NativeStateLayer
@@ -69,6 +70,7 @@ class LayerWeights:
     down: PackedLinear | None
     cache: NativeCacheLayer | None  # None: it keeps a state
     state: NativeStateLayer | None = None  # what is between `qkv` and `out` in place of attention
+    latent: NativeLatentLayer | None = None  # the same where its heads attend to latents
     gated: bool = False  # `qkv` has a gate of what is found behind each head's query
     mixture: MixtureWeights | None = None  # added to the MLP's results
     input_norm: Tensor | None = None  # (hidden,): of what attention reads
@@ -98,7 +100,7 @@ class LayerWeights:
 
 class _Layer(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down", "mixture", "state")),
+        *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down", "mixture", "state", "latent")),
         *((name, ctypes.c_void_p) for name in ("input_norm", "mid_norm", "attention_norm", "mlp_norm")),
         *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm")),
         *((name, ctypes.c_int64) for name in ("query_norm_size", "key_norm_size", "rotary")),
@@ -258,6 +260,7 @@ class NativeStack:
             *(None if linear is None else ctypes.addressof(linear.struct) for linear in layer.linears),
             self._mixture(layer.mixture),
             None if layer.state is None else ctypes.addressof(layer.state.struct),
+            None if layer.latent is None else ctypes.addressof(layer.latent.struct),
             *(self._hold(norm) for norm in layer.norms),
             *(self._hold(norm) for norm in (layer.query_norm, layer.key_norm)),
             *(

@@ -86,7 +86,7 @@ def read_model(
         for each in traced
     ]
     pairs = list(zip(traced, parts, strict=True))
-    attending = {trace.attention: each.qkv for trace, each in pairs if each.state is None and not each.gated}
+    attending = {trace.attention: each.qkv for trace, each in pairs if each.plain}
     if llamas:
         _check_llamas(parts, ends)
     check_uncut(model, attending)

@@ -18,6 +18,7 @@ from inference.kernels.choosing import Choosing
 from inference.kernels.native_state_layers import StateWeights
 from inference.models.joined import Linears as Linears
 from inference.models.joined import is_linear, linears_in, named_linears
+from inference.models.latent_layers import LatentParts, makes_latents, read_latents
 from inference.models.linears import weight_and_bias
 from inference.models.merged_qkv import Layout
 from inference.models.mlps import GATE_UP, read_mlp
@@ -93,6 +94,7 @@ class LayerParts:
     factor: float = 1.0  # what queries are multiplied by, beside what scores are
     gated: bool = False  # behind each head's query is a gate of what it is given
     state: StateWeights | None = None  # of a layer that keeps a state and doesn't attend
+    latent: LatentParts | None = None  # of one whose heads attend to latents
 
     @property
     def gates(self) -> bool:
@@ -118,6 +120,13 @@ class LayerParts:
             raise OtherShape("its scores depend on distance")
         if self.gated:
             raise OtherShape("what it attends to is gated")
+        if self.latent is not None:
+            raise OtherShape("its heads attend to latents")
+
+    @property
+    def plain(self) -> bool:
+        """Return whether its first linear gives queries, keys and values alone."""
+        return self.state is None and self.latent is None and not self.gated
 
     @property
     def places(self) -> tuple[Linears | None, ...]:
@@ -138,6 +147,12 @@ def read_layer(
     `mixture_in`: what reads mixtures of experts, where they will do.
     """
     shape = probed.shape
+    if shape.latent:
+        into, last, latent = read_latents(attention)
+        found = _around(layer, attention, (into, last), latent.modules, mixture_in, probed)
+        return replace(found, heads=probed.heads, latent=latent)
+    if makes_latents(attention):
+        raise OtherShape("its latents are expanded to each head's keys and values")
     qkv, out = _attention_linears(attention, probed)
     known = [attention] if _has_sinks_alone(attention, probed.how.sinks) else []
     found = _around(layer, attention, (qkv, out), known, mixture_in, probed)

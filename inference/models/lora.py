@@ -95,7 +95,7 @@ def _placed(group: Linears, places: Mapping[nn.Module, str]) -> Iterator[tuple[s
 
 
 def fixed_linears(model: nn.Module, layers: Sequence[LayerParts]) -> frozenset[str]:
-    """Return the linears of layers that take nothing more: they choose experts, or gate."""
+    """Return the linears of layers that take nothing more: they choose experts, gate, or multiply latents."""
     known = {
         id(each.parent.get_submodule(name))
         for parts in layers
@@ -103,8 +103,11 @@ def fixed_linears(model: nn.Module, layers: Sequence[LayerParts]) -> frozenset[s
         for name in each.names
     }
     blocks = {id(parts.mixture.block) for parts in layers if parts.mixture is not None}
+    between = {id(each) for parts in layers if parts.latent is not None for each in parts.latent.modules}
     found = []
     for path, module in model.named_modules():
+        if id(module) in between:
+            found.append(path)
         if id(module) in blocks:
             inside = module.named_modules(prefix=path)
             found += [name for name, each in inside if id(each) not in known and _size(each) is not None]

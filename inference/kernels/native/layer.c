@@ -69,8 +69,9 @@ static int64_t prepared_bytes(const Library *library, const Stack *stack, const 
     for (int64_t i = 0; i < stack->count; i++) {
         const Layer *layer = &stack->layers[i];
         const Linear *router = layer->mixture ? layer->mixture->router : NULL;
-        const Linear *linears[] = {layer->qkv, layer->out, layer->gate_up, layer->down, router};
-        for (int j = 0; j < 5; j++)
+        const Linear *queries = layer->latent ? layer->latent->queries : NULL;
+        const Linear *linears[] = {layer->qkv, layer->out, layer->gate_up, layer->down, router, queries};
+        for (int j = 0; j < 6; j++)
             if (linears[j]) bytes = most(bytes, (int64_t)linear_input_bytes(library, linears[j], rows));
     }
     return bytes;
@@ -141,6 +142,35 @@ static void lay_out_mixing(Stack *stack, int64_t rows, char **next) {
     m->shared = take(next, some * stack->shape.hidden * number);
 }
 
+/* What layers with latents need; of each the most of any. */
+static void lay_out_latents(Stack *stack, const StackCall *call, char **next) {
+    LatentWork *work = &stack->latents;
+    const int64_t rows = call->rows, row = rows * (int64_t)sizeof(float);
+    int64_t lowered = 0, queries = 0, absorbed = 0, found = 0, prepared = 0;
+    for (int64_t i = 0; i < stack->count; i++) {
+        const LatentMixer *mixer = stack->layers[i].latent;
+        if (!mixer) continue;
+        if (mixer->queries) lowered = most(lowered, mixer->queries->k);
+        if (mixer->queries) queries = most(queries, mixer->queries->n);
+        absorbed = most(absorbed, mixer->heads * latent_key_dim(mixer));
+        found = most(found, mixer->heads * mixer->rank);
+        prepared = most(prepared, mixer->heads * products_bytes(call->library, mixer->keys, mixer->heads, rows));
+        prepared = most(prepared, mixer->heads * products_bytes(call->library, mixer->values, mixer->heads, rows));
+    }
+    work->lowered = take(next, row * lowered);
+    work->queries = take(next, row * queries);
+    work->absorbed = take(next, row * absorbed);
+    work->found = take(next, row * found);
+    work->prepared = take(next, prepared);
+    work->positions = absorbed ? take(next, rows * (int64_t)sizeof(int64_t)) : NULL;
+}
+
+/* The position of each row, for those. */
+static void note_positions(const Stack *stack, const Step *step) {
+    for (int64_t i = 0, row = 0; stack->latents.positions && i < step->pieces; i++)
+        for (int64_t at = step->starts[i]; at < step->stops[i]; at++) stack->latents.positions[row++] = at;
+}
+
 /* Have memory for experts, whose sizes depend on what this CPU multiplies by. */
 static int reserve_experts(Stack *stack, const StackCall *call) {
     Mixing *m = &stack->mixing;
@@ -180,6 +210,7 @@ static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
     const int64_t left = call->trims && call->adapters ? call->tokens->count : 0;
     stack->adapters_left = take(&next, left * (int64_t)sizeof(int32_t));
     lay_out_mixing(stack, rows, &next);
+    lay_out_latents(stack, call, &next);
     stack->screening.rows = ends && ends->screen && call->tokens->only ? call->tokens->count : 0;
     if (stack->screening.rows) lay_out_screening(stack, library, ends, &next);
     return next - start;
@@ -217,6 +248,7 @@ static int run(StackCall *call) {
     const Cache *cache = any_cache(stack);
     if (cache && attention_plan(&stack->plan, call->step, cache, stack->shape.heads, call->library)) return -1;
     if (cache && call->trims) attention_want(&stack->plan, call->tokens->rows, call->tokens->count);
+    note_positions(stack, call->step);
     stack->lost = 0;
     pool_run(call->library, stack_task(call->library), call, 1);
     return stack->lost ? -3 : 0;
