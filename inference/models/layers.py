@@ -32,6 +32,7 @@ _OUT = (("o_proj",), ("out_proj",), ("dense",))
 _HEAD_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"))
 JOINED = (*_QKV, *GATE_UP)  # whose linears are computed as one
 LAYER_LINEARS = 4  # of which those with the same input are computed as one
+_MULTIPLIERS = ("residual_multiplier", "residual_scale")  # of what attention and the MLP give
 _FEW = 2  # norms whose names don't say where they are
 _LLAMAS_ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
 
@@ -193,7 +194,7 @@ def _around(
     known += [] if mixture is None else list(block.modules())  # who read it knows them
     known += [each for norm in normed for each in norm.modules()]
     _refuse_others(layer, known, [*linears, *((mlp.up, mlp.down) if mlp else ())])
-    multiplier = getattr(layer, "residual_multiplier", 1.0)
+    multiplier = next((getattr(layer, name) for name in _MULTIPLIERS if hasattr(layer, name)), 1.0)
     return LayerParts(
         qkv=linears[0],
         out=linears[1],
