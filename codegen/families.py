@@ -150,7 +150,18 @@ def counts(rows: Sequence[Row]) -> list[str]:
 
 def _line(error: Exception) -> str:
     """Return an error as part of a line of the table."""
-    return _short(f"{type(error).__name__}: {error}")
+    from inference.errors import ModelUnavailable
+    from inference.telling import told
+
+    if isinstance(error, ModelUnavailable):  # a sentence of ours, which may come from another process
+        return _short(str(error))
+    return _short(told(_innermost(error)))
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Return what a configuration's check said by itself: transformers' own words around it say less."""
+    cause = error.__cause__
+    return cause if cause is not None and type(error).__name__.startswith("StrictDataclass") else error
 
 
 def _short(text: str) -> str:
@@ -193,7 +204,7 @@ GPU those four are computed by Triton's kernels, at `paged+merged` or `paged`; m
 Multi-head latent attention (DeepSeek V2 and V3, Kimi K2, MiniCPM3, GLM-4.7-Flash and others) is computed at
 the packed levels over the latents that it makes keys and values of, and these are all that the cache has of a
 token. With `--latent-cache false`, and where an adapter adds to what makes the keys and values, each head's
-are kept.
+are kept, and layers aren't fused.
 
 A level is taken only if it reproduces the model's own logits while it is loaded; `/info` and the log
 say which one was. *Bit-exact* means that tokens and log-probabilities have the same bits alone and in

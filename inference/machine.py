@@ -5,10 +5,14 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from inference.cgroups import core_quota, memory_left, memory_limit
+
+Each = TypeVar("Each")
 
 _CPUS = Path("/sys/devices/system/cpu")
 
@@ -50,8 +54,23 @@ def usable_cores() -> int:
 
 
 def release_memory() -> None:
-    """Give memory that was freed back to the system: glibc keeps what large blocks were cut of."""
+    """Give memory that was freed back to the system, also what cycles held."""
     gc.collect()
+    _trim()
+
+
+def trimming(several: Iterable[Each]) -> Iterator[Each]:
+    """Yield what is yielded, and before each give memory that was freed back to the system.
+
+    What is made of large blocks, one after the other, leaves glibc with as much again as it made.
+    """
+    for each in several:
+        _trim()
+        yield each
+
+
+def _trim() -> None:
+    """Have glibc give back what it keeps of large blocks that were freed."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from handlers.settings.table import Settings
+from inference.telling import counted
 
 ADDED_BYTES = 256  # x-request-id
 
@@ -24,7 +25,8 @@ class Share:
         """Return it in words."""
         if self.gpus:
             return f"{self.gpus} GPU"
-        return f"up to {self.threads} threads on {self.cpus or 'shared'} CPUs"
+        cpus = counted(self.cpus, "CPU") if self.cpus else "shared CPUs"
+        return f"up to {counted(self.threads, 'thread')} on {cpus}"
 
     def beside(self, replicas: int, cpus: int) -> int:
         """Return how many replicas a machine with so many CPUs may hold, of which each has its part of it."""

@@ -15,7 +15,7 @@ OF_FILES = ("awq", "gptq", "marlin", "compressed-tensors", "fp8", "bitsandbytes"
 OF_FILES_IN_4_BITS = ("bitsandbytes-nf4", "bitsandbytes-fp4")
 CACHE_TYPES = ("auto", "float32", "bfloat16")
 CACHE_TYPES_OF_TGI = ("fp8_e4m3fn", "fp8_e5m2")
-ENDPOINT = re.compile(r"https?://[^\s/?#]+/?|[^\s/?#:]+:\d+")
+ENDPOINT = re.compile(r"https?://[^\s/?#]+/?|[^\s/?#:]+:[0-9]+")
 # a name, an IPv4 address, or an IPv6 address in brackets; then a port
 HOST = re.compile(r"(?:(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+\])(?::[1-9]\d{0,4})?")
 # as browsers write it: RFC 6454, 6.2. A port that goes without saying isn't said
@@ -23,7 +23,7 @@ ORIGIN = re.compile(r"\*|null|(?!https://\S+:443$|http://\S+:80$)[a-z][a-z0-9+.-
 BLANKS = " \t"
 LATIN_1 = 0xFF  # its last character
 CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110, 5.5: a tab may stand within a header
-INTEGER = re.compile(r"[+-]?\d+")
+INTEGER = re.compile(r"[+-]?[0-9]+")
 MOST_DIGITS = 1000
 MOST_SIZES = 1000  # of batches
 LARGEST_BATCH = 65_536  # sequences; none is computed at once beyond it

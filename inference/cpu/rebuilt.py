@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from torch import Tensor, nn
 
 from inference.cpu.experts import NativeExperts
 from inference.cpu.latents import PackedLatents
+from inference.cpu.putting_back import put_back
 from inference.kernels.native import Library, PackedLinear
 from inference.kernels.native_adapters import Linears as AdapterLinears
 from inference.kernels.native_attention import NativeCacheLayer, NativeStep
@@ -22,11 +22,10 @@ from inference.kernels.native_state_layers import NativeStateLayer
 from inference.kernels.reference import Attention
 from inference.kv_cache.blocks import blocks_for
 from inference.models.anatomy import Variant, variants
-from inference.models.layers import LayerParts, Linears, MixtureParts, OtherShape
-from inference.models.linears import NativeLinear, NativePack, drop_weight, make_linear
+from inference.models.layers import LayerParts, MixtureParts, OtherShape
+from inference.models.linears import NativeLinear, NativePack, drop_weight
 from inference.models.paged import Probed
-from inference.models.quantised import codes_of, make_quantised
-from inference.models.rotary import RopeTable, double, spread_pairs
+from inference.models.rotary import RopeTable, double, spread_pairs, turn_back
 from inference.models.share import LayerShare
 from inference.models.trace import LayerTrace, Pair, Rope
 
@@ -92,6 +91,7 @@ class Layer:
     rope: tuple[Rope, str] | None  # and how heads are rotated by it; None: they aren't
     share: LayerShare | None = None  # None: it is whole
     parallel: bool = False  # attention and the MLP are beside each other
+    late_norms: bool = False  # queries and keys are normalised once they are rotated
 
     def weights(self, past: NativeCacheLayer | NativeStateLayer, rotary: int | None) -> LayerWeights:
         """Return what a stack is made of; `rotary`: which of its rotations is this layer's."""
@@ -122,6 +122,8 @@ class Layer:
             mlp_norm=norms.after_mlp,
             query_norm=norms.query,
             key_norm=norms.key,
+            attended_norm=norms.attended,
+            inner_norm=norms.inner,
             window=how.window,
             chunk=how.chunk,
             scaling=how.scaling * self.parts.factor,
@@ -129,6 +131,9 @@ class Layer:
             slopes=how.slopes,
             rotary=rotary,
             parallel=self.parallel,
+            late_norms=self.late_norms,
+            query_scales=self.parts.query_scales,
+            xielu=self.parts.xielu,
         )
 
     def low_ranks(self, adapter: AdapterLinears) -> AdapterLinears:
@@ -143,7 +148,7 @@ class Layer:
             return
         assert self.packed is not None, "it is packed"
         for linears, packed in zip(self.parts.linears, self.packed.linears, strict=True):
-            _put_back(linears, packed)
+            put_back(linears, packed)
         if self.packed.mixture is not None:
             self.packed.mixture.experts.restore()
         if self.packed.latents is not None:
@@ -167,8 +172,8 @@ def find_layers(builders: list[Builder]) -> Iterator[Layer]:
 
 
 def _common(shape: StackShape, *, rotated: bool) -> StackShape:
-    """Return what layers have in common: each has its own inner numbers, and some aren't rotated."""
-    common = replace(shape, inner=0)
+    """Return what layers have in common: not inner numbers and scalings; and some aren't rotated."""
+    common = replace(shape, inner=0, scaling=1.0)
     return common if rotated else replace(common, interleaved=False, rotary_dim=None)
 
 
@@ -266,7 +271,11 @@ class Builder:
         )
         rope = self._trace.rope
         rotated = None if rotation == "none" or rope is None else (rope, rotation)
-        return Layer(parts, self._probed, packed, stack_shape, rotated, parallel=variant.parallel)
+        return Layer(
+            *(parts, self._probed, packed, stack_shape, rotated),
+            parallel=variant.parallel,
+            late_norms=variant.late_norms,
+        )
 
     def _state_shape(self, variant: Variant) -> StackShape:
         parts = self._parts
@@ -292,6 +301,8 @@ class Builder:
         tokens = len(trace.given)
         pages = blocks_for(tokens)
         weights = layer.weights(self._past(pages), None if layer.rope is None else 0)
+        if weights.query_scales is not None:  # it was traced at the last positions
+            weights = replace(weights, query_scales=weights.query_scales[-tokens:])
         stack = NativeStack(self._library, [weights], layer.shape)
         runs = NativeRuns(*(np.array([each]) for each in (tokens, -1, 0)))
         stack.keep(runs)
@@ -318,38 +329,12 @@ def arranged(tables: Pair, rotation: str) -> Pair:
     """Return a rotary embedding's tables as C takes them for one of `ROTATIONS`."""
     if rotation.endswith("doubled"):
         return double(tables)
+    if rotation.endswith("backwards"):
+        return turn_back(tables)
     return spread_pairs(tables) if rotation.endswith("spread") else tables
 
 
 def make_table(rope: Rope, rotation: str, positions: int) -> RopeTable:
     """Return the same of all positions."""
-    spread, doubled = rotation.endswith("spread"), rotation.endswith("doubled")
-    return RopeTable(rope, spread=spread, doubled=doubled, positions=positions)
-
-
-def _put_back(linears: Linears, packed: NativeLinear) -> None:
-    sizes = linears.sizes
-    whole = packed.unpack()
-    if linears.order is not None:
-        whole = _reordered(whole, linears.order.argsort())
-    biases = [None] * len(sizes) if whole.bias is None else whole.bias.split(sizes)
-    for name, part, bias in zip(linears.names, _separate(whole, sizes), biases, strict=True):
-        part.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        setattr(linears.parent, name, part)
-
-
-def _reordered(whole: nn.Linear, order: Tensor) -> nn.Linear:
-    """Return a linear with its outputs in another order."""
-    bias = None if whole.bias is None else whole.bias[order]
-    codes = codes_of(whole)
-    if codes is not None:
-        return make_quantised(codes.pick(order), bias)
-    return make_linear(whole.weight[order], bias)
-
-
-def _separate(whole: nn.Linear, sizes: list[int]) -> list[nn.Linear]:
-    """Return linears with so many of another's outputs each, without a bias."""
-    codes = codes_of(whole)
-    if codes is not None:
-        return [make_quantised(each, None) for each in codes.split(sizes)]
-    return [make_linear(each, None) for each in whole.weight.split(sizes)]
+    spread, doubled, backwards = map(rotation.endswith, ("spread", "doubled", "backwards"))
+    return RopeTable(rope, spread=spread, doubled=doubled, backwards=backwards, positions=positions)

@@ -30,6 +30,7 @@ from inference.kernels.native_layers import LayerWeights, NativeStack
 from inference.kernels.native_model import Logits, NativeModel
 from inference.kernels.native_state import NativeRuns
 from inference.kernels.native_state_layers import NativeStateLayer, StateWeights
+from inference.machine import trimming
 from inference.models.anatomy import read_model
 from inference.models.ends import Ends
 from inference.models.layers import LAYER_LINEARS, OtherShape
@@ -309,19 +310,20 @@ def fuse_model(
     mixture_in = read_mixture if packs.group is None else lambda _: None
     anatomy = read_model(model, probed, prompt, positions, mixture_in, mixers_of(states))
     for path in fixed_linears(model, anatomy.parts).intersection(adapted):
-        raise OtherShape(f"an adapter adds to `{path}`, which takes none in fused layers: it chooses or gates experts, or multiplies latents")
+        why = "by which latents are multiplied, or by which its experts are chosen or gated"
+        raise OtherShape(f"an adapter adds to `{path}`, {why}")
     builders = [
         Builder(library, packs, each, part, probed.get(each.attention))
         for each, part in zip(anatomy.layers, anatomy.parts, strict=True)
     ]
     # What a final form rounds can't be taken back: nothing is changed until all layers are known to have
     # the shape. Where it is exact each layer is packed as it is found, as both forms of a model may not fit.
-    found = find_layers(builders)
+    found = trimming(find_layers(builders))
     layers: Iterable[Layer] = list(found) if packs.exact is not None else found
     built: list[Layer] = []
     share = None if packs.group is None else packs.group.share
     try:
-        for builder, layer in zip(builders, layers, strict=True):
+        for builder, layer in trimming(zip(builders, layers, strict=True)):
             built.append(builder.pack(layer))
         ends = anatomy.ends.pack(packs.final, share)
     except Exception:

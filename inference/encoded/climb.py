@@ -19,6 +19,7 @@ from inference.levels.proof import Verdict
 from inference.levels.served import Level, Served
 from inference.models.linears import Packed, pack_linears, packed_of, undo_swaps
 from inference.shortage import is_shortage
+from inference.telling import told
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def _proof(model: PreTrainedModel, options: Options, start: Start) -> EncodedPro
         if is_shortage(error):
             raise  # told elsewhere, with what is free
         raise ModelUnavailable(
-            f"The model can't be served: its own code takes no text alone ({type(error).__name__}: {error})"
+            f"The model can't be served: its own code takes no text alone ({told(error)})"
         ) from error
     proof.require_numbers()
     return proof
@@ -137,7 +138,7 @@ def _in_float32(model: PreTrainedModel, options: Options, start: Start, way: Way
     except Exception as error:  # any model's code may fail in any way on what it wasn't written for
         if is_shortage(error):
             raise  # told elsewhere; one text at a time would be for good, for a moment's want
-        return Verdict(False, math.inf, f"in float32 its code fails, {type(error).__name__}: {error}")
+        return Verdict(False, math.inf, f"in float32 its code fails, {told(error)}")
     return None if verdict.holds else replace(verdict, complaint=f"in float32 {_said(verdict)}")
 
 

@@ -64,7 +64,9 @@ class Weights:
     matrices: int = 0  # of the floats, those of tensors with two dimensions
     dtypes: dict[str, str] = field(default_factory=dict)  # "float32", "float16" or "bfloat16", by name
     in_16_bits: int = 0  # of the floats
+    turned: int = 0  # of the matrices, those that are loaded in float32 whatever files have, as GPT-2's
     experts: int = 0  # of the matrices, those of experts in 16 bits: all are there before one is packed
+    mixture: int = 0  # of one layer's experts, the most
     idle: int = 0  # of the floats, those of experts that a token isn't given to
     passing: int = 0  # numbers that a token's experts read and make, on CPUs: of all layers, the most
     kept: int = 0  # of the matrices, those that stay as they are where linears are rounded to 8 bits

@@ -25,16 +25,17 @@ def list_names(tree: SchemaTree) -> SchemaTree:
     objects = [place for place in tree.places if isinstance(place.schema, dict) and NAMES in place.schema]
     if not objects:
         return tree
-    referred = {above for pointer in _referred(tree) for above in _above(pointer)}
+    taken = referred(tree)
     inner_first = sorted(objects, key=lambda place: -place.pointer.count("/"))
-    rewritten = [_rewrite(place, tree, referred) for place in inner_first]
+    rewritten = [_rewrite(place, tree, taken) for place in inner_first]
     return SchemaTree(tree.root, tree.dialect, tree.limits) if any(rewritten) else tree
 
 
-def _referred(tree: SchemaTree) -> set[str]:
-    """Return the pointers that references lead to."""
+def referred(tree: SchemaTree) -> set[str]:
+    """Return the pointers that references lead to, and those of all that these lie in."""
     schemas = ((place.pointer, place.schema) for place in tree.places if isinstance(place.schema, dict))
-    return {tree.target(pointer, schema) for pointer, schema in schemas if "$ref" in schema}
+    targets = {tree.target(pointer, schema) for pointer, schema in schemas if "$ref" in schema}
+    return {above for pointer in targets for above in _above(pointer)}
 
 
 def _above(pointer: str) -> Iterator[str]:
@@ -45,13 +46,13 @@ def _above(pointer: str) -> Iterator[str]:
         yield pointer
 
 
-def _rewrite(place: Place, tree: SchemaTree, referred: set[str]) -> bool:
-    """Write one object's names in other words, unless something in what would move is `referred` to."""
+def _rewrite(place: Place, tree: SchemaTree, taken: set[str]) -> bool:
+    """Write one object's names in other words, unless something in what would move is referred to."""
     schema = place.schema
     assert isinstance(schema, dict)
     at = join(place.pointer, NAMES)
     names = followed(Place(at, schema[NAMES], place.depth), tree, alone=True).schema
-    if not referred.isdisjoint((at, join(place.pointer, "additionalProperties"))):
+    if not taken.isdisjoint((at, join(place.pointer, "additionalProperties"))):
         return False
     if not allows_all_names(names) and not _list(schema, names):
         return False

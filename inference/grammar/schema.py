@@ -36,6 +36,7 @@ from inference.grammar.names import list_names
 from inference.grammar.numbers import check_multiples
 from inference.grammar.patterns import without_null
 from inference.grammar.tree import LISTS, MAPS, SINGLES, Place, Schema, SchemaTree, check_size, lookup, read
+from inference.grammar.words import list_patterns
 from inference.grammar_limits import GrammarLimits
 
 LIMITS = GrammarLimits()
@@ -83,6 +84,7 @@ def _prepared(root: Schema, limits: GrammarLimits) -> tuple[SchemaTree, str]:
         check_place(place, tree, limits)
     tree = list_names(tree)
     check_names(tree)
+    tree = list_patterns(tree)
     check_multiples(tree, limits)
     check_finite(tree)
     options = JSON_OPTIONS if has_open_objects(tree) else UNICODE_OPTIONS

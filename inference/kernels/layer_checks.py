@@ -16,6 +16,10 @@ def check_layer(layer: LayerWeights, shape: StackShape) -> None:
     _check_mlp(layer, shape)
     for norm in layer.norms:
         assert norm is None or norm.shape == norm_shape(shape), "a weight for each hidden number"
+    for norm, linear in ((layer.attended_norm, layer.out), (layer.inner_norm, layer.down)):
+        read = 0 if linear is None else linear.k
+        assert norm is None or norm.shape == norm_shape(shape, read), "a weight for each number that is read"
+    assert layer.inner_norm is None or layer.mixture is None, "an MLP's inner numbers"
     if shape.centred or layer.parallel:
         assert layer.attention_norm is layer.mlp_norm is None, "what is given isn't normalised"
 
@@ -31,18 +35,24 @@ def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
         rotary_dim = layer.latent.weights.rotated if layer.rotary is None else shape.rotary_dim or dim
         return layer.latent.check(layer.qkv, layer.out, cache, rotary_dim)
     queries, keys = shape.heads * dim, shape.kv_heads * dim
-    assert (layer.qkv.n, layer.out.k) == (queries * (1 + layer.gated) + 2 * keys, queries), "what attends"
+    assert (layer.qkv.n, layer.out.k) == (queries * (1 + bool(layer.gated)) + 2 * keys, queries), (
+        "what attends"
+    )
     assert (cache.kv_heads, cache.key_dim, cache.value_dim) == (shape.kv_heads, dim, dim)
     together = dim if layer.gated else queries  # there are gates between heads
     assert layer.query_norm is None or norm_width(layer.query_norm, shape) in (dim, together)
     assert layer.key_norm is None or norm_width(layer.key_norm, shape) in (dim, keys)
+    for norm in (layer.query_norm, layer.key_norm):
+        each_head = norm is None or norm_width(norm, shape) == dim or shape.centred
+        assert each_head or not layer.late_norms, "late norms are of each head"
     for each in (layer.sinks, layer.slopes):
         assert each is None or each.shape == (shape.heads,), "a number for each head"
 
 
-def norm_shape(shape: StackShape) -> tuple[int, ...]:
-    """Return how the weights of norms of hidden numbers lie."""
-    return (2, shape.hidden) if shape.centred else (shape.hidden,)
+def norm_shape(shape: StackShape, size: int | None = None) -> tuple[int, ...]:
+    """Return how the weights of norms of so many numbers lie; None: of hidden ones."""
+    size = shape.hidden if size is None else size
+    return (2, size) if shape.centred else (size,)
 
 
 def norm_width(norm: Tensor, shape: StackShape) -> int:
@@ -61,5 +71,8 @@ def _check_mlp(layer: LayerWeights, shape: StackShape) -> None:
     inner = layer.down.k
     assert inner <= shape.inner, "no MLP has more inner numbers"
     assert layer.gate_up.n in (inner, 2 * inner), "ups, or gates and ups"
+    if shape.activation == "xielu":
+        assert layer.xielu is not None, "its numbers are known"
+        assert layer.gate_up.n == inner, "and there are no gates"
     assert layer.gate_up.k == shape.hidden, "it reads what the layer does"
     assert layer.down.n == shape.hidden, "the MLP's output"

@@ -83,6 +83,8 @@ class _Shaping(ctypes.Structure):
         ("query_norm_size", ctypes.c_int64),
         ("key_norm_size", ctypes.c_int64),
         ("centred", ctypes.c_int64),
+        ("late", ctypes.c_int64),
+        ("query_scales", ctypes.c_void_p),
         ("eps", ctypes.c_float),
     )
 

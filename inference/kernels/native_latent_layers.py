@@ -47,7 +47,9 @@ class LatentWeights:
     def check(self) -> None:
         """Assert that the parts fit each other: C would read past their ends."""
         rank = self.keys.n
-        assert (len(self.values.linears), self.values.k) == (self.heads, rank), "sums of latents for each head"
+        assert (len(self.values.linears), self.values.k) == (self.heads, rank), (
+            "sums of latents for each head"
+        )
         assert self.latent_norm.shape == (rank,), "a weight for each number"
         assert (self.queries is None) == (self.query_norm is None), "what queries are made of is normalised"
         if self.queries is not None and self.query_norm is not None:

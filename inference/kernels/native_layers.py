@@ -30,7 +30,7 @@ from inference.kernels.native_state import NativeRuns
 from inference.kernels.native_state_layers import NativeStateLayer
 from inference.kernels.reference import Attention
 
-Activation = Literal["silu", "gelu_tanh", "gelu", "squared_relu", "relu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "squared_relu", "relu", "xielu"]
 _ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)  # in the order of experts.h
 NO_MEMORY, NOT_ADDED = -1, -3  # what C returns
 _REDUCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_float), ctypes.c_int64)
@@ -71,7 +71,7 @@ class LayerWeights:
     cache: NativeCacheLayer | None  # None: it keeps a state
     state: NativeStateLayer | None = None  # what is between `qkv` and `out` in place of attention
     latent: NativeLatentLayer | None = None  # the same where its heads attend to latents
-    gated: bool = False  # `qkv` has a gate of what is found behind each head's query
+    gated: int = 0  # `qkv` has gates of what is found, behind each head's query (1), or behind all (2)
     mixture: MixtureWeights | None = None  # added to the MLP's results
     input_norm: Tensor | None = None  # (hidden,): of what attention reads
     mid_norm: Tensor | None = None  # of what the MLP reads
@@ -79,6 +79,8 @@ class LayerWeights:
     mlp_norm: Tensor | None = None  # of what the MLP gives
     query_norm: Tensor | None = None  # (head_dim,): each head for itself; (heads * head_dim,): together
     key_norm: Tensor | None = None
+    attended_norm: Tensor | None = None  # (heads * head_dim,): of what `out` reads
+    inner_norm: Tensor | None = None  # (inner,): of what `down` reads
     window: int | None = None
     chunk: int | None = None
     scaling: float | None = None  # None: the stack's
@@ -86,6 +88,9 @@ class LayerWeights:
     slopes: Tensor | None = None  # (heads,): what a score loses by each token between query and key
     rotary: int | None = 0  # which of the step's rotary embeddings; None: no rotation
     parallel: bool = False
+    late_norms: bool = False  # queries and keys, each head for itself, are normalised once they are rotated
+    xielu: tuple[float, float, float, float] | None = None  # the numbers of such an activation (experts.h)
+    query_scales: Tensor | None = None  # (positions,): what queries are multiplied by there
 
     @property
     def linears(self) -> tuple[PackedLinear | None, ...]:
@@ -100,11 +105,13 @@ class LayerWeights:
 
 class _Layer(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down", "mixture", "state", "latent")),
+        *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, ctypes.c_void_p) for name in ("mixture", "state", "latent")),
         *((name, ctypes.c_void_p) for name in ("input_norm", "mid_norm", "attention_norm", "mlp_norm")),
-        *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm")),
+        *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm", "attended_norm", "inner_norm")),
         *((name, ctypes.c_int64) for name in ("query_norm_size", "key_norm_size", "rotary")),
-        *((name, ctypes.c_int64) for name in ("gated", "parallel")),
+        *((name, ctypes.c_int64) for name in ("gated", "parallel", "late_norms")),
+        *((name, ctypes.c_void_p) for name in ("query_scales", "xielu")),
         ("how", AttentionStruct),
         ("cache", CacheStruct),
     )
@@ -132,6 +139,8 @@ class NativeStack:
         self._library = library
         self._held: list[object] = list(layers)  # what the structs point to
         structs = (_Layer * len(layers))(*(self._struct(layer) for layer in layers))
+        scales = [each.query_scales for each in layers if each.query_scales is not None]
+        self.positions = min(map(len, scales), default=1 << 62)  # how many there can be
         self._rotaries = 1 + max((layer.rotary for layer in layers if layer.rotary is not None), default=-1)
         self._functions = _declare(library.functions)
         self._sizes = [
@@ -218,6 +227,7 @@ class NativeStack:
         result (tokens, hidden).
         """
         assert hidden.shape == (step.tokens, self.shape.hidden), "a row for each of the step's tokens"
+        assert step.last < self.positions, "queries are scaled at each position"
         hidden = hidden.float().contiguous()
         cosines, sines = (self._rotary(each, step.tokens) for each in (cos, sin))
         out = torch.empty_like(hidden)
@@ -263,6 +273,7 @@ class NativeStack:
             None if layer.latent is None else ctypes.addressof(layer.latent.struct),
             *(self._hold(norm) for norm in layer.norms),
             *(self._hold(norm) for norm in (layer.query_norm, layer.key_norm)),
+            *(self._hold(norm) for norm in (layer.attended_norm, layer.inner_norm)),
             *(
                 0 if norm is None else norm_width(norm, self.shape)
                 for norm in (layer.query_norm, layer.key_norm)
@@ -270,6 +281,9 @@ class NativeStack:
             -1 if layer.rotary is None else layer.rotary,
             layer.gated,
             layer.parallel,
+            layer.late_norms,
+            self._hold(layer.query_scales),
+            None if layer.xielu is None else self._hold(torch.tensor(layer.xielu)),
             attention_struct(how, self._keep(layer.sinks), self._keep(layer.slopes)),
             CacheStruct() if layer.cache is None else layer.cache.struct,
         )

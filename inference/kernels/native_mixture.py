@@ -29,6 +29,8 @@ class MixtureWeights:
         assert (self.router.n, self.router.k) == (count + self.gated, hidden), "an output for each expert"
         assert self.choosing.fits(count), "there are as many experts as are chosen"
         assert self.correction is None or self.correction.shape == (count,), "a number for each expert"
+        if self.choosing.scoring == "sparsemixer":
+            assert self.correction is None, "its scores are what the router says"
 
 
 class MixtureStruct(ctypes.Structure):
@@ -39,6 +41,7 @@ class MixtureStruct(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("gated", "scoring", "chosen", "groups", "kept", "best")),
         ("normalises", ctypes.c_int64),
         ("scale", ctypes.c_float),
+        ("margin", ctypes.c_float),
     )
 
     @classmethod
@@ -57,4 +60,5 @@ class MixtureStruct(ctypes.Structure):
             choosing.best,
             choosing.normalises,
             choosing.scale,
+            choosing.margin,
         )

@@ -150,7 +150,7 @@ class NativeModel:
         self._run = _declare(library.functions).parley_model_run
         self._columns = ends.head.n
         self._ends, self._held = _ends_struct(ends, stack.shape, trims)
-        self._positions = 1 << 62 if ends.positions is None else len(ends.positions)
+        self._positions = min(stack.positions, 1 << 62 if ends.positions is None else len(ends.positions))
         self._screens = ends.screen is not None
         self._rest = 0  # steps until it is tried again
         self._part_bytes = library.functions.parley_row_scratch(1, self._columns)
@@ -188,7 +188,7 @@ class NativeModel:
             assert (np.diff(rows, prepend=-1) > 0).all(), "rows are of the step's tokens, and rise"
             self._rows, self._last_row = rows, int(rows.max(initial=-1))
         assert self._last_row < step.tokens, "rows are of the step's tokens"
-        assert step.last < self._positions, "a row is added for each position"
+        assert step.last < self._positions, "what depends on positions is known of each"
         last = step.tokens - 1 if by_row else step.last
         if self._rotations is None or not self._rotations.holds(cos, sin, last):
             self._stack.check_tables(cos, sin, last)

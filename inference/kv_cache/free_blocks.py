@@ -56,8 +56,8 @@ class FreeBlocks:
         return next(reversed(self._runs)) * RUN if self._runs else None
 
     def any(self) -> int:
-        """Return a block, of a run that isn't whole if there is one."""
-        return next(reversed(self._rest)) if self._rest else next(reversed(self._runs)) * RUN
+        """Return the block that came back last, of those that are free; no run of them is whole."""
+        return next(reversed(self._rest))
 
     def take(self, block: int) -> None:
         """Give out a free block."""

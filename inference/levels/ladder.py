@@ -48,6 +48,7 @@ from inference.recurrent.cache import StateCache, put_back
 from inference.recurrent.modules import StateModule, rebuild
 from inference.sequences.computing import Runner
 from inference.shortage import is_shortage
+from inference.telling import told
 
 if TYPE_CHECKING:
     from inference.vision.eyes import Eyes
@@ -212,7 +213,7 @@ class Climb:
         except torch.OutOfMemoryError:  # as in Proof.check
             raise
         except Exception as error:  # any model's code may fail in any way on what it wasn't written for
-            self.reasons.append(f"its cache can't be paged ({type(error).__name__}: {error})")
+            self.reasons.append(f"its cache can't be paged ({told(error)})")
             return ()
 
     def serve_batched(
@@ -344,5 +345,5 @@ def _proof(model: PreTrainedModel, options: Options) -> Proof:
         if is_shortage(error):
             raise  # told elsewhere, with what is free
         raise ModelUnavailable(
-            f"The model can't be served: its own code takes no text alone ({type(error).__name__}: {error})"
+            f"The model can't be served: its own code takes no text alone ({told(error)})"
         ) from error

@@ -17,6 +17,7 @@ from inference.planning.positions import changing_length
 from inference.recurrent.elsewhere import find_elsewhere
 from inference.recurrent.layers import StateLayer, find_state_layers
 from inference.shortage import is_shortage
+from inference.telling import told
 
 LOG = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def find_layers(model: PreTrainedModel, positions: int) -> PackableLayers:
     except Exception as error:  # any model's code may fail in any way on what it wasn't written for
         if is_shortage(error):
             raise  # the lower level would be for good, for a moment's want
-        reason = f"its layers' states can't be found ({type(error).__name__}: {error})"
+        reason = f"its layers' states can't be found ({told(error)})"
         return PackableLayers(reason=reason)
     attending, reason = _probe(model, positions)
     reason = reason or _unseen_window(model.config.get_text_config(), attending.values(), positions)
@@ -102,7 +103,7 @@ def _probe(model: PreTrainedModel, positions: int) -> tuple[dict[nn.Module, Prob
     except Exception as error:  # any model's code may fail in any way on attention it wasn't written for
         if is_shortage(error):
             raise
-        return {}, f"paged attention can't be used in it ({type(error).__name__}: {error})"
+        return {}, f"paged attention can't be used in it ({told(error)})"
     return probed, "" if probed else _NO_ATTENTION
 
 

@@ -24,6 +24,7 @@ from inference.planning.positions import ENDLESS, first_position
 from inference.sequences.computing import Runner
 from inference.sequences.state import Chunk, Decodes, Sequence, SlotTable, pack
 from inference.shortage import is_shortage
+from inference.telling import told
 from inference.types import CoreRequest, LogprobsMode, Sampling
 
 LOG = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ class Proof:
             if is_shortage(error):
                 raise  # slower ways would be taken, and stay, for a moment's want
             LOG.debug("A way to run the model failed", exc_info=True)
-            return Verdict(False, np.inf, f"{type(error).__name__}: {error}")
+            return Verdict(False, np.inf, told(error))
         return self.compare(logits, torch.cat(self._expected), rounded=rounded)
 
     def compare(self, found: Tensor, expected: Tensor, *, rounded: bool = False) -> Verdict:

@@ -24,6 +24,7 @@ from inference.kernels.native import WeightKind
 from inference.levels.proof import Verdict
 from inference.models.linears import Packed
 from inference.sequences.computing import Runner
+from inference.telling import counted
 
 if TYPE_CHECKING:
     from inference.gpu.model import DeviceModel
@@ -93,7 +94,7 @@ class Served:
             bits = f"{whole}, no prefix cache"
         cache = f"KV cache in {str(self.kv_dtype).removeprefix('torch.')}; " if self.kv_bytes else ""
         if self.state_layers:
-            bits = f"states of {self.state_layers} layers; {bits}"
+            bits = f"states of {counted(self.state_layers, 'layer')}; {bits}"
         return f"Level {self.name} ({cache}{bits}; {self.verdict.error:.1e} off the model's own logits)"
 
     @property

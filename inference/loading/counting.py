@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from inference.files.checkpoint import Weights
 from inference.loading.classes import model_class, numberless, stored_dtypes
@@ -71,14 +72,18 @@ def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.de
     # A weight that is computed of others, as by weight_norm, is none of the parameters
     experts = sum(sizes.get(each, 0) for each in of_experts & narrow)
     counted = linears & narrow if weights.narrow else linears
+    turned = {id(each.weight) for each in model.modules() if type(each) is Conv1D}
+    mixtures = [expert_weights(each).values() for each in model.modules()]
     tables = {id(each.weight) for each in model.modules() if isinstance(each, nn.Embedding)}
     head = model.get_output_embeddings()
     return replace(
         weights,
         passing=_passing(model),
         floats=sum(sizes.values()),
-        matrices=sum(sizes.get(each, 0) for each in counted) + experts,
+        matrices=sum(sizes.get(each, 0) for each in counted | turned) + experts,
+        turned=sum(sizes.get(each, 0) for each in turned),
         experts=experts,
+        mixture=max(sum(each.numel() for each in layer) for layer in mixtures),
         kept=sum(sizes.get(each, 0) for each in counted & (tables | _beside_text(model))),
         kept_heads=sum(sizes.get(each, 0) for each in tables & {id(getattr(head, "weight", None))}),
     )

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from inference.loading.keeping_experts import (
     KeptExperts,
@@ -19,8 +20,10 @@ from inference.loading.keeping_experts import (
     stored_experts,
 )
 from inference.models.file_names import FileNames
+from inference.models.joined import linear_size
 from inference.models.layers import JOINED
-from inference.models.quantised import keep_codes
+from inference.models.linears import weight_and_bias
+from inference.models.quantised import keep_codes, make_quantised
 from inference.models.quantised_experts import is_mixture
 from inference.models.weights import make_plain
 from inference.quantised import bits8
@@ -59,7 +62,7 @@ def stored_linears(
     Those are plain linears' of text that the loader takes one by one, and experts'. A head isn't among them,
     which may be an embedding, too. `experts`: whether experts can.
     """
-    places = {f"{path}.weight": path for path in _plain_linears(model)}
+    places = {f"{path}.weight": path for path in _linears(model, (nn.Linear,))}
     names, found = FileNames(model), {}
     for name, each in stored.weights.items():
         renamed, source = names.own(name)
@@ -80,9 +83,10 @@ def rounded_linears(model: PreTrainedModel, rounding: str, *, experts: bool) -> 
     Rounded, a router would choose others; both are small.
     """
     others = {1, *(module.num_experts for module in model.modules() if is_mixture(module))}
-    linears = _plain_linears(model).items()
-    found = {path: module for path, module in linears if module.out_features not in others}
-    shapes = [(each.out_features, each.in_features) for each in found.values()]
+    linears = _linears(model, (nn.Linear, Conv1D)).items()
+    sizes = {path: linear_size(module) for path, module in linears}
+    found = {path: size for path, size in sizes.items() if size[0] not in others}
+    shapes = [*found.values()]
     of_mixtures = rounded_shapes(model) if experts else {}
     shapes += [each for several in of_mixtures.values() for each in several]
     return KeptWeights(
@@ -106,8 +110,13 @@ def keep(model: PreTrainedModel, kept: KeptWeights, tensors: Mapping[str, Kept],
         if kept.rounding is None:
             keep_codes(module, tensors[name].codes(), dtype)
             return
-        assert isinstance(module, nn.Linear), "such were found"
-        keep_codes(module, _rounded(module.weight, kept.rounding), dtype)
+        weight, bias = weight_and_bias(module)
+        codes = _rounded(weight.contiguous(), kept.rounding)
+        if type(module) is nn.Linear:
+            keep_codes(module, codes, dtype)
+            return
+        parent, _, own = kept.places[name].rpartition(".")
+        setattr(model.get_submodule(parent), own, make_quantised(codes, bias, dtype))
 
     on_threads(keep_one, kept.places)
     with torch.inference_mode():
@@ -126,13 +135,13 @@ def _rounded_bytes(outputs: int, inputs: int, rounding: str) -> int:
     return packed_bytes(outputs, inputs, BLOCK, zeros=False)
 
 
-def _plain_linears(model: PreTrainedModel) -> dict[str, nn.Linear]:
-    """Return the linears that text comes through but for the head, by their paths."""
+def _linears(model: PreTrainedModel, kinds: tuple[type[nn.Module], ...]) -> dict[str, nn.Module]:
+    """Return the linears of some kinds that text comes through but for the head, by their paths."""
     make_plain(model)
     whole = model.config.get_text_config() is model.config
     of_text = set(model.modules() if whole else model.get_decoder().modules())
     of_text.discard(model.get_output_embeddings())
-    return {path: each for path, each in model.named_modules() if type(each) is nn.Linear and each in of_text}
+    return {path: each for path, each in model.named_modules() if type(each) in kinds and each in of_text}
 
 
 def _mixed(model: PreTrainedModel, found: Mapping[str, str], stored: Stored) -> set[str]:

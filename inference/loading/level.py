@@ -52,6 +52,7 @@ from inference.sequences.computing import Runner
 from inference.shards.group import Group
 from inference.shards.runner import SharedRunner
 from inference.shortage import is_shortage
+from inference.telling import told
 
 __all__ = ["Options", "bring_up"]
 
@@ -135,7 +136,7 @@ class _NativeClimb(Climb):
                 raise  # the lower level would be for good, for a moment's want
             LOG.debug("A model can't be fused", exc_info=True)
             self._damaged = self.options.quantize
-            self.reasons.append(f"its layers can't be fused: {type(error).__name__}: {error}")
+            self.reasons.append(f"its layers can't be fused: {told(error)}")
             return None
 
         group = self.options.group

@@ -109,6 +109,11 @@ class Source:
             loading, how = held.size(dtype.itemsize, 2) + self.kept.nbytes, "rounded"
         elif self.device.type == "cpu" and has_own_code(self.described):
             loading, how = held.size(dtype.itemsize), "loaded in float32"
+        elif wide := held.turned * (dtype.itemsize - linears.itemsize):
+            loading, how = held.size(dtype.itemsize, linears.itemsize) + wide, "loaded in float32"
+        elif self.library is not None and held.mixture:
+            loading, how = held.size(dtype.itemsize, linears.itemsize), "packed"
+            loading += held.mixture * _packed_bytes(linears)
         return replace(
             demand,
             weights_bytes=demand.weights_bytes + beside - spared,
@@ -274,6 +279,14 @@ def find_source(
         sizes = _sizes_said(weights.stored, KeptWeights() if rounding else source.kept)
         progress(f"The files are quantised: {source.quantization}, {sizes}")
     return source
+
+
+def _packed_bytes(linears: torch.dtype) -> int:
+    """Return the bytes of an expert's number beside the model's own, while its layer is tried and packed.
+
+    What 8 bits round is tried in 16 first, in which it is exact.
+    """
+    return linears.itemsize if linears.itemsize > 1 else 1 + 2
 
 
 def _why_not(config: EngineConfig, described: PreTrainedConfig, *, on_device: bool) -> str:

@@ -59,10 +59,10 @@ def norm_of(norm: Norm, x: Tensor) -> Tensor:
 
 
 def _norms(model: PreTrainedModel, trace: Trace, hidden: int) -> Iterator[Norm]:
-    """Yield the norms that are neither in layers nor behind them."""
+    """Yield the norms that aren't in layers: the one behind them may be before them, too."""
     inside = {id(each) for layer in trace.layers for each in layer.layer.modules()}
     for module in model.modules():
-        if is_norm(module) and id(module) not in inside and module is not trace.final:
+        if is_norm(module) and id(module) not in inside:
             try:
                 norm = read_norm(module, hidden)
             except OtherShape:

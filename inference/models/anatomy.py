@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from types import MappingProxyType
 
@@ -23,14 +23,16 @@ from inference.models.layers import (
     read_layer,
     read_state_layer,
 )
-from inference.models.merged_qkv import check_uncut, find_layouts
+from inference.models.merged_qkv import read_layouts
 from inference.models.paged import Probed
+from inference.models.query_scales import find_query_scales
 from inference.models.rotary import is_static
 from inference.models.trace import LayerTrace, decoder_layers, trace_model
 
 # In the order in which they are tried. Neighbours are rotated against each other by tables made for
-# that, or (spread) by tables made for halves. Halves may have one table for both (doubled).
-ROTATIONS = ("half", "neighbours", "neighbours spread", "half doubled", "none")
+# that, or (spread) by tables made for halves. Halves may have one table for both (doubled), or be rotated
+# the other way (backwards).
+ROTATIONS = ("half", "neighbours", "neighbours spread", "half doubled", "half backwards", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class Variant:
     rotation: str  # one of ROTATIONS
     residual: float
     parallel: bool = False  # attention and the MLP are beside each other
+    late_norms: bool = False  # queries and keys are normalised once they are rotated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +74,12 @@ def read_model(
     attentions = pasts if mixers else list(probed)
     layers = decoder_layers(model, attentions)
     last = max(positions - len(prompt), 0)  # that near positions are right is seen by the whole model's proof
-    trace = trace_model(model, layers, attentions, prompt, last) if layers else None
+    try:
+        trace = trace_model(model, layers, attentions, prompt, last) if layers else None
+    except IndexError as error:  # of a table that grows with a text
+        raise OtherShape(
+            f"its own code can't begin at position {last}, the last that it has ({error})"
+        ) from error
     if trace is None:
         raise OtherShape("its layers aren't one list, with an embedding before and a norm and a head after")
     traced = trace.layers if llamas else with_kept_rotations(trace.layers, last)
@@ -89,10 +97,13 @@ def read_model(
     attending = {trace.attention: each.qkv for trace, each in pairs if each.plain}
     if llamas:
         _check_llamas(parts, ends)
-    check_uncut(model, attending)
+    layouts = read_layouts(model, attending)
     if not llamas:  # linears give queries first, then keys, then values
-        layouts = find_layouts(model, attending)
-        parts = [each.laid_out(layouts.get(trace.attention)) for trace, each in pairs]
+        scales = find_query_scales(model, attending, max(positions, len(prompt)))
+        parts = [
+            replace(each.laid_out(layouts.get(trace.attention)), query_scales=scales.get(trace.attention))
+            for trace, each in pairs
+        ]
         if ends.centred != parts[0].norms.centred:
             raise OtherShape("its last norm is of another kind than its layers'")
     return Anatomy(traced, tuple(parts), ends)
@@ -118,7 +129,10 @@ def variants(
     norms = parts.norms
     lone = norms.before_attention is not None and norms.after_attention is norms.after_mlp is None
     orders = (False, True) if lone and not llamas else (False,)
-    for parallel, rotation, residual in product(orders, rotations, parts.residuals):
-        variant = Variant(rotation, residual, parallel)
+    of_heads = norms.query is not None or norms.key is not None
+    late = (False, True) if of_heads and not llamas else (False,)
+    for each in product(orders, late, rotations, parts.residuals):
+        parallel, late_norms, rotation, residual = each
+        variant = Variant(rotation, residual, parallel, late_norms)
         if variant != like:
             yield variant

@@ -14,55 +14,29 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from inference.kernels.choosing import Choosing
 from inference.kernels.native_state_layers import StateWeights
 from inference.models.joined import Linears as Linears
 from inference.models.joined import is_linear, linears_in, named_linears
 from inference.models.latent_layers import LatentParts, makes_latents, read_latents
-from inference.models.linears import weight_and_bias
 from inference.models.merged_qkv import Layout
+from inference.models.mixture_parts import MixtureParts as MixtureParts
 from inference.models.mlps import GATE_UP, read_mlp
 from inference.models.norms import Norms, is_norm, read_norm
 from inference.models.norms import norm_weight as norm_weight
 from inference.models.other_shape import OtherShape as OtherShape
 from inference.models.paged import Probed
+from inference.models.xielu import Xielu
 
 _QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
 _OUT = (("o_proj",), ("out_proj",), ("dense",))
-_HEAD_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"))
+_GATED_QKV = (("q_proj", "gate_proj", "k_proj", "v_proj"),)  # as in AFMoE
+_BETWEEN = (("attn_sub_norm", "ffn_sub_norm"), ("inner_attn_ln", "ffn_layernorm"))  # as in BitNet, KOSMOS-2.5
+_HEAD_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_layernorm", "key_layernorm"))
 JOINED = (*_QKV, *GATE_UP)  # whose linears are computed as one
 LAYER_LINEARS = 4  # of which those with the same input are computed as one
 _MULTIPLIERS = ("residual_multiplier", "residual_scale")  # of what attention and the MLP give
 _FEW = 2  # norms whose names don't say where they are
 _LLAMAS_ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MixtureParts:
-    """A mixture of experts in its parts."""
-
-    block: nn.Module  # all of it
-    experts: nn.Module  # all of them, as transformers has them
-    router: Tensor  # (experts, hidden)
-    bias: Tensor | None  # (experts,), of its logits
-    correction: Tensor | None  # (experts,): of scores, where experts are chosen
-    choosing: Choosing
-    shared: nn.Module | None  # an MLP that all rows are given to
-    gate: nn.Module | None  # a linear, by whose sigmoid that is multiplied
-
-    def routing(self) -> tuple[Tensor, Tensor | None]:
-        """Return the weight (n, hidden) and bias of the router and the gate behind it, as of one linear."""
-        if self.gate is None:
-            return self.router, self.bias
-        weight, bias = weight_and_bias(self.gate)
-        joined = torch.cat([self.router.float(), weight.float()])
-        if self.bias is None and bias is None:
-            return joined, None
-        biases = [
-            weight.new_zeros(n) if each is None else each
-            for each, n in ((self.bias, len(self.router)), (bias, 1))
-        ]
-        return joined, torch.cat([each.float() for each in biases])
 
 
 ReadMixture = Callable[[nn.Module], MixtureParts | None]  # None: it has no experts. Raises OtherShape
@@ -93,9 +67,11 @@ class LayerParts:
     mixture: MixtureParts | None = None  # what it gives is added to what the MLP gives
     slopes: bool = False  # scores depend on distance
     factor: float = 1.0  # what queries are multiplied by, beside what scores are
-    gated: bool = False  # behind each head's query is a gate of what it is given
+    gated: int = 0  # behind each head's query (1), or behind all (2), are gates of what heads are given
     state: StateWeights | None = None  # of a layer that keeps a state and doesn't attend
     latent: LatentParts | None = None  # of one whose heads attend to latents
+    xielu: Xielu | None = None  # the numbers of such an activation
+    query_scales: Tensor | None = None  # (positions,): what queries are multiplied by there
 
     @property
     def gates(self) -> bool:
@@ -123,6 +99,8 @@ class LayerParts:
             raise OtherShape("what it attends to is gated")
         if self.latent is not None:
             raise OtherShape("its heads attend to latents")
+        if not (self.norms.attended is self.norms.inner is None):
+            raise OtherShape("it has norms between its linears")
 
     @property
     def plain(self) -> bool:
@@ -164,7 +142,7 @@ def read_layer(
     return replace(
         found,
         heads=probed.heads if gated else heads,
-        gated=gated,
+        gated=(2 if len(qkv.names) > len(_QKV[0]) else 1) if gated else 0,
         slopes=probed.how.slopes is not None,
     )
 
@@ -190,9 +168,12 @@ def _around(
     mixture = mixture_in(block)
     shared = block if mixture is None else mixture.shared
     mlp = None if shared is None else read_mlp(shared)
-    norms, normed = _norms(layer, mixer, block, probed, linears[0].inputs)
+    inner = 0 if mlp is None else mlp.inner
+    reads = linears[0].inputs, linears[1].inputs, inner
+    norms, normed = _norms(layer, mixer, block, probed, reads)
     known += [] if mixture is None else list(block.modules())  # who read it knows them
     known += [each for norm in normed for each in norm.modules()]
+    known += [] if mlp is None or mlp.learned is None else [mlp.learned]
     _refuse_others(layer, known, [*linears, *((mlp.up, mlp.down) if mlp else ())])
     multiplier = next((getattr(layer, name) for name in _MULTIPLIERS if hasattr(layer, name)), 1.0)
     return LayerParts(
@@ -204,15 +185,17 @@ def _around(
         activation="silu" if mlp is None else mlp.activation,
         residuals=(1.0,) if multiplier == 1.0 else (float(multiplier), 1.0),
         heads=0,
-        inner=0 if mlp is None else mlp.inner,
+        inner=inner,
         mixture=mixture,
+        xielu=None if mlp is None else mlp.numbers,
     )
 
 
 def _attention_linears(attention: nn.Module, probed: Probed) -> tuple[Linears, Linears]:
     """Return what makes queries, keys and values, and what reads what was found: by names, or by sizes."""
     try:
-        return named_linears(attention, _QKV), named_linears(attention, _OUT)
+        gated = all(hasattr(attention, name) for name in _GATED_QKV[0])
+        return named_linears(attention, _GATED_QKV if gated else _QKV), named_linears(attention, _OUT)
     except OtherShape:
         found = list(linears_in(attention))
         queries = probed.heads * probed.shape.key_dim
@@ -232,7 +215,7 @@ def _block(layer: nn.Module, attention: nn.Module) -> nn.Module:
     others = [
         (name, module)
         for name, module in layer.named_children()
-        if module is not attention
+        if attention not in module.modules()
         and not name.endswith("norm")
         and not is_norm(module)
         and (any(True for _ in module.parameters()) or any(map(is_linear, module.modules())))  # of few bits
@@ -245,11 +228,21 @@ def _block(layer: nn.Module, attention: nn.Module) -> nn.Module:
 
 
 def _norms(
-    layer: nn.Module, attention: nn.Module, block: nn.Module, probed: Probed | None, hidden: int
+    layer: nn.Module,
+    attention: nn.Module,
+    block: nn.Module,
+    probed: Probed | None,
+    reads: tuple[int, int, int],
 ) -> tuple[Norms, list[nn.Module]]:
-    """Return what a layer's norms compute, and these."""
-    modules, sizes = _placed_norms(layer, attention, block), [(hidden, 1)] * 4
-    modules += [None, None] if probed is None else _head_norms(attention)
+    """Return what a layer's norms compute, and these.
+
+    `reads`: how much the first linear reads, the one behind attention and the MLP's second one.
+    """
+    hidden = reads[0]
+    between = _named_norms((attention, block), _BETWEEN)
+    modules, sizes = _placed_norms(layer, attention, block) + between, [(hidden, 1)] * 4
+    sizes += [(width, 1) for width in reads[1:]]
+    modules += [None, None] if probed is None else _named_norms((attention, attention), _HEAD_NORMS)
     counts = (1, 1) if probed is None else (probed.heads, probed.shape.kv_heads)
     sizes += [(hidden if probed is None else probed.shape.key_dim, count) for count in counts]
     found = [
@@ -260,7 +253,7 @@ def _norms(
         raise OtherShape("its norms have different epsilons, or there are none")
     if len({each.centred for each in there}) != 1:
         raise OtherShape("some of its norms subtract the mean, others don't")
-    before, after, before_mlp, after_mlp, query, key = (
+    before, after, before_mlp, after_mlp, attended, inner, query, key = (
         None if each is None else each.weights for each in found
     )
     norms = Norms(
@@ -272,8 +265,10 @@ def _norms(
         query=query,
         key=key,
         centred=there[0].centred,
+        attended=attended,
+        inner=inner,
     )
-    if norms.centred and not (after is after_mlp is None):
+    if norms.centred and any(each is not None for each in (after, after_mlp, attended, inner)):
         raise OtherShape("its layer norms are of what attention or the MLP gives")
     return norms, [each for each in modules if each is not None]
 
@@ -291,9 +286,13 @@ def _placed_norms(layer: nn.Module, attention: nn.Module, block: nn.Module) -> l
         order = ("input", "post_self_attn", "post_attention", "post_mlp")
     elif "pre_ff_layernorm" in given:  # as in Bamba
         order = ("input", "", "pre_ff", "")
+    elif "pre_mlp_layernorm" in given:  # as in AFMoE
+        order = ("input", "post_attention", "pre_mlp", "post_mlp")
+    elif "post_norm1" in given:  # as in HyperCLOVA X
+        order = ("input", "post_norm1", "post_attention", "post_norm2")
     else:
         order = ("input", "", "post_attention", "")
-    placed = [given.pop(f"{name}_layernorm", None) for name in order]
+    placed = [given.pop(name, given.pop(f"{name}_layernorm", None)) for name in order]
     if not given:
         return placed
     if any(placed) or len(given) > _FEW or not all(map(is_norm, given.values())):
@@ -302,16 +301,21 @@ def _placed_norms(layer: nn.Module, attention: nn.Module, block: nn.Module) -> l
     return [first, None, second[0] if second else None, None]
 
 
-def _head_norms(attention: nn.Module) -> list[nn.Module | None]:
-    """Return those of queries and of keys."""
-    found = ([getattr(attention, name, None) for name in names] for names in zip(*_HEAD_NORMS, strict=True))
+def _named_norms(
+    parents: tuple[nn.Module, nn.Module], pairs: tuple[tuple[str, str], ...]
+) -> list[nn.Module | None]:
+    """Return those of two modules that have one of several pairs of names, one in each."""
+    found = (
+        [getattr(parent, name, None) for name in names]
+        for parent, names in zip(parents, zip(*pairs, strict=True), strict=True)
+    )
     return [next((each for each in named if isinstance(each, nn.Module)), None) for named in found]
 
 
 def _norm_modules(layer: nn.Module, attention: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Return what is in a layer beside its attention and its MLP."""
     for name, module in layer.named_children():
-        if module is not attention and (is_norm(module) or any(True for _ in module.parameters())):
+        if attention not in module.modules() and (is_norm(module) or any(True for _ in module.parameters())):
             yield name, module
 
 

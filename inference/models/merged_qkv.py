@@ -2,14 +2,14 @@
 
 A merged linear may give queries, keys and values head by head, and queries may be multiplied before scores
 are. It is found by having linears give numbers of their outputs in place of what they compute, and watching
-which of them attention is given as what. At position 0 nothing is rotated.
+which of them attention is given as what, by one forward. At position 0 nothing is rotated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,56 +35,61 @@ class Layout:
 
 
 @dataclass(slots=True, eq=False)
-class _Watch:
-    """Stands in for a layer's cache, and keeps what attention is given."""
+class Watch:
+    """Stands in for a layer's cache, and keeps what attention is given of each token."""
 
-    queries: list[Tensor] = field(default_factory=list)  # of each pass, (heads * dim,)
-    others: list[Tensor] = field(default_factory=list)  # keys and values
+    queries: Tensor | None = None  # (tokens, heads * dim)
+    others: Tensor | None = None  # (tokens, ...): keys, then values
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor:
-        self.queries.append(query[0].flatten().float().cpu())
-        self.others.append(torch.cat([each[0].flatten() for each in (key, value)]).float().cpu())
+        self.queries = query.flatten(1).float().cpu()
+        self.others = torch.cat([each.flatten(1) for each in (key, value)], 1).float().cpu()
         return query.new_zeros(*query.shape[:2], value.shape[2])
 
 
 @torch.inference_mode()
-def check_uncut(model: PreTrainedModel, linears: Mapping[nn.Module, Linears]) -> None:
-    """Raise OtherShape if attention isn't given what linears give, however great that is. Nothing is changed.
+def read_layouts(model: PreTrainedModel, linears: Mapping[nn.Module, Linears]) -> dict[nn.Module, Layout]:
+    """Return the layouts of attention modules by the linears of each; raise OtherShape. Nothing is changed.
 
-    Some models clip it (`clip_qkv`), which a proof needn't come to see: few numbers are that great.
+    Those where none is found are left out: whether they are in order is seen by what they compute. That
+    attention isn't given what linears give, however great that is, raises: some models clip it (`clip_qkv`),
+    which a proof needn't come to see, as few numbers are that great.
     """
     sizes = {attention: sum(each.sizes) for attention, each in linears.items()}
-    numbers = [{each: torch.full((n,), float(by)) for each, n in sizes.items()} for by in (1, _GREAT)]
-    for watch in _watch(model, linears, numbers).values():
-        for seen in (watch.queries, watch.others):
-            if seen and not torch.allclose(seen[1], seen[0] * _GREAT, rtol=_NEAR):
-                raise OtherShape("its queries, keys or values are clipped")
-
-
-@torch.inference_mode()
-def find_layouts(model: PreTrainedModel, linears: Mapping[nn.Module, Linears]) -> dict[nn.Module, Layout]:
-    """Return the layouts of attention modules by the linears of each. Nothing is changed.
-
-    Those where none is found are left out: whether they are in order is seen by what they compute.
-    """
-    sizes = {attention: sum(each.sizes) for attention, each in linears.items()}
-    numbers = [{each: torch.ones(n) for each, n in sizes.items()}]
-    for digit in range(_digits(max(sizes.values(), default=0))):
-        numbers.append({each: torch.arange(n) // _BASE**digit % _BASE for each, n in sizes.items()})
-    watches = _watch(model, linears, numbers)
-    found = {attention: _layout(watch, sizes[attention]) for attention, watch in watches.items()}
+    if not sizes:
+        return {}
+    digits = range(_digits(max(sizes.values())))
+    numbers = {attention: _numbers(n, digits) for attention, n in sizes.items()}
+    found = {}
+    for attention, watch in watch_attention(model, linears, numbers).items():
+        if watch.queries is not None and watch.others is not None:
+            _check_uncut(watch.queries, watch.others)
+            found[attention] = _layout(watch.queries, watch.others, sizes[attention])
     return {attention: layout for attention, layout in found.items() if layout is not None}
 
 
-def _watch(
-    model: PreTrainedModel, linears: Mapping[nn.Module, Linears], passes: Sequence[Mapping[nn.Module, Tensor]]
-) -> dict[nn.Module, _Watch]:
-    """Return what attention is given where linears give numbers of each pass."""
-    watches = {attention: _Watch() for attention in linears}
-    for numbers in passes if linears else ():
-        with _giving(linears, numbers), _watched(model, watches):
-            zero = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
-            model(input_ids=zero, position_ids=zero, use_cache=False)
+def _numbers(n: int, digits: range) -> Tensor:
+    """Return what outputs give of each token, (tokens, n): ones, great ones, digits of their numbers."""
+    ones, outputs = torch.ones(n, dtype=torch.int64), torch.arange(n)
+    return torch.stack([ones, ones * _GREAT, *(outputs // _BASE**digit % _BASE for digit in digits)])
+
+
+def watch_attention(
+    model: PreTrainedModel,
+    linears: Mapping[nn.Module, Linears],
+    numbers: Mapping[nn.Module, Tensor],
+    positions: Tensor | None = None,
+) -> dict[nn.Module, Watch]:
+    """Return what attention is given where linears give numbers (tokens, n) of one token at positions.
+
+    `positions`: (tokens,); None: all are 0.
+    """
+    watches = {attention: Watch() for attention in linears}
+    tokens = len(next(iter(numbers.values())))
+    with _giving(linears, numbers), _watched(model, watches):
+        zeros = torch.zeros(1, tokens, dtype=torch.int64, device=model.device)
+        places = zeros if positions is None else positions[None].to(model.device)
+        model(input_ids=zeros, position_ids=places, use_cache=False)
     return watches
 
 
@@ -95,21 +100,23 @@ def _digits(numbers: int) -> int:
     return found
 
 
-def _layout(watch: _Watch, size: int) -> Layout | None:
-    """Return it, of a pass of ones and one for each digit; None if outputs aren't all there, each once."""
-    if not watch.queries or not (watch.others[0] == 1).all():
+def _check_uncut(queries: Tensor, others: Tensor) -> None:
+    for each in (queries, others):
+        if not torch.allclose(each[1], each[0] * _GREAT, rtol=_NEAR):
+            raise OtherShape("its queries, keys or values are clipped")
+
+
+def _layout(queries: Tensor, others: Tensor, size: int) -> Layout | None:
+    """Return it, of what attention was given; None if outputs aren't all there, each once."""
+    if not (others[0] == 1).all():
         return None
-    factor = float(watch.queries[0][0])
-    digits = [torch.cat([q / factor, rest]) for q, rest in zip(watch.queries, watch.others, strict=True)]
-    whole = [each.round() for each in digits]
-    if len(whole[0]) != size or any(
-        (a - b).abs().max() > _NEAR * _BASE for a, b in zip(digits, whole, strict=True)
-    ):
+    factor = float(queries[0, 0])
+    digits = torch.cat([queries / factor, others], 1)[2:]
+    whole = digits.round()
+    if whole.shape[1] != size or (digits - whole).abs().max() > _NEAR * _BASE:
         return None
-    order = torch.zeros(size, dtype=torch.int64)
-    for at, each in enumerate(whole[1:]):
-        order += each.long() * _BASE**at
     straight = torch.arange(size)
+    order = sum((each.long() * _BASE**at for at, each in enumerate(whole)), torch.zeros_like(straight))
     if not torch.equal(order.sort().values, straight):
         return None
     return Layout(None if torch.equal(order, straight) else order, factor)
@@ -120,7 +127,7 @@ def _giving(linears: Mapping[nn.Module, Linears], numbers: Mapping[nn.Module, Te
     """Have linears give numbers of their outputs, and norms inside what they get."""
     with ExitStack() as stack:
         for attention, group in linears.items():
-            for name, part in zip(group.names, numbers[attention].split(group.sizes), strict=True):
+            for name, part in zip(group.names, numbers[attention].split(group.sizes, dim=1), strict=True):
                 give = _giver(part)
                 stack.callback(attention.get_submodule(name).register_forward_hook(give).remove)
             for name, module in attention.named_children():
@@ -130,7 +137,7 @@ def _giving(linears: Mapping[nn.Module, Linears], numbers: Mapping[nn.Module, Te
 
 
 def _giver(numbers: Tensor) -> Any:
-    return lambda _, __, result: numbers.to(result).expand_as(result).clone()
+    return lambda _, __, result: numbers.to(result).reshape(result.shape).clone()
 
 
 def _as_given(_: nn.Module, arguments: tuple[Any, ...], __: Any) -> Any:
@@ -138,13 +145,13 @@ def _as_given(_: nn.Module, arguments: tuple[Any, ...], __: Any) -> Any:
 
 
 @contextmanager
-def _watched(model: PreTrainedModel, watches: Mapping[nn.Module, _Watch]) -> Iterator[None]:
+def _watched(model: PreTrainedModel, watches: Mapping[nn.Module, Watch]) -> Iterator[None]:
     """Have the model's attention be watched, for once."""
     before, others = attending_by(model), {}
     attend_by(model, ATTENTION)
     for module in model.modules():
         others[module] = installed(module)
-        install(module, watches.get(module) or _Watch())
+        install(module, watches.get(module) or Watch())
     try:
         yield
     finally:

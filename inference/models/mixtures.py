@@ -67,7 +67,7 @@ def read_mixture(block: nn.Module) -> MixtureParts | None:
     for router in _routers(outside, *_sizes(experts)):
         rows = _rows(router)
         seen = _see(block, experts, rows)
-        choosing = _choosing(router, seen, rows, _numbers(outside))
+        choosing = _choosing(router, seen, rows, _numbers(outside), _fractions(outside))
         if choosing is None:
             continue
         gate = _gate(outside, shared, seen, rows)
@@ -178,12 +178,22 @@ def _numbers(outside: list[nn.Module]) -> list[int]:
     return sorted(each for each in kept if each > 0)
 
 
-def _choosing(router: _Router, seen: _Seen, rows: Tensor, numbers: list[int]) -> Choosing | None:
+def _fractions(outside: list[nn.Module]) -> list[float]:
+    """Return the fractions that the block's modules keep."""
+    kept = {each for module in outside for each in vars(module).values() if type(each) is float}
+    return sorted(each for each in kept if 0 < each < 1)
+
+
+def _choosing(
+    router: _Router, seen: _Seen, rows: Tensor, numbers: list[int], fractions: list[float]
+) -> Choosing | None:
     """Return how the router's logits chose the experts that were seen, and their weights."""
     if not torch.equal(seen.experts_given, rows):
         return None
     logits = router.logits(rows)
-    for choosing in _choices(seen.experts.shape[1], logits.shape[1], numbers):
+    choices = _choices(seen.experts.shape[1], logits.shape[1], numbers)
+    sparse = _sparse_choices(seen, fractions) if router.correction is None else ()
+    for choosing in (*choices, *sparse):
         experts, weights = choosing(logits, router.correction)
         same = (experts == seen.experts).all(-1)
         if same.float().mean() < _SURE or (_sure(choosing, router, logits) & ~same).any():
@@ -200,13 +210,19 @@ def _choices(chosen: int, experts: int, numbers: list[int]) -> Iterator[Choosing
     several = [each for each in numbers if each > 1]
     groups += [(n, kept, best) for n in several for kept in numbers if kept < n for best in (2, 1)]
     for count, kept, best in groups:
-        for scoring in SCORINGS:
+        for scoring in SCORINGS[:2]:
             for normalises in (True, False):
                 made = Choosing(
                     scoring=scoring, chosen=chosen, normalises=normalises, groups=count, kept=kept, best=best
                 )
                 if made.fits(experts):
                     yield made
+
+
+def _sparse_choices(seen: _Seen, fractions: list[float]) -> Iterator[Choosing]:
+    """Yield what SparseMixer may do, if its margin shows: weights are 1 where nothing is near the best."""
+    if seen.experts.shape[1] == 2 and (seen.weights < 1 - _ONE).any():
+        yield from (Choosing(scoring="sparsemixer", chosen=2, margin=2 * each) for each in fractions)
 
 
 def _sure(choosing: Choosing, router: _Router, logits: Tensor) -> Tensor:

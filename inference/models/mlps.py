@@ -13,6 +13,7 @@ from torch.nn.functional import gelu, relu, silu
 
 from inference.models.joined import Linears, linears_in, named_linears
 from inference.models.other_shape import OtherShape
+from inference.models.xielu import Xielu, find_xielu
 
 _FAR = [-1000.0, -20.0, 20.0, 1000.0]  # some functions are clipped
 GATE_UP = (("gate_proj", "up_proj"), ("gate_up_proj",), ("w1", "w3"), ("input_linear",))
@@ -40,6 +41,8 @@ class Mlp:
     down: Linears
     activation: str
     inner: int  # what `down` reads
+    numbers: Xielu | None = None  # of an activation that has some of its own
+    learned: nn.Module | None = None  # and what has them
 
 
 def read_mlp(mlp: nn.Module) -> Mlp:
@@ -53,7 +56,26 @@ def read_mlp(mlp: nn.Module) -> Mlp:
             raise
         (first, (inner, _)), (second, _) = found
         up, down = Linears(mlp, (first,)), Linears(mlp, (second,))
-    return Mlp(up, down, _activation(mlp), inner)
+    try:
+        return Mlp(up, down, _activation(mlp), inner)
+    except OtherShape:
+        learned = _learned(mlp) if sum(up.sizes) == inner else None
+        if learned is None:
+            raise
+    return Mlp(up, down, "xielu", inner, *learned)
+
+
+def _learned(mlp: nn.Module) -> tuple[Xielu, nn.Module] | None:
+    """Return an activation whose numbers are learned, and its module; None: it is none that is known."""
+    for module in mlp.children():
+        try:
+            with torch.inference_mode():
+                found = find_xielu(module, _tried())
+        except Exception:  # what it is for, who knows
+            continue
+        if found is not None:
+            return found, module
+    return None
 
 
 def gated_mlp(mlp: nn.Module) -> tuple[Linears, Linears]:
@@ -62,7 +84,7 @@ def gated_mlp(mlp: nn.Module) -> tuple[Linears, Linears]:
 
 
 def _activation(mlp: nn.Module) -> str:
-    x = torch.cat([torch.linspace(-8, 8, 65), torch.tensor(_FAR)])
+    x = _tried()
     for function in _functions(mlp):
         try:
             with torch.inference_mode():
@@ -77,6 +99,10 @@ def _activation(mlp: nn.Module) -> str:
     if all(hasattr(mlp, name) for name in ("w1", "w2", "w3")):  # its code names a function: as in LFM2
         return "silu"
     raise OtherShape(f"the activation of `{type(mlp).__name__}` is none of {', '.join(ACTIVATIONS)}")
+
+
+def _tried() -> Tensor:
+    return torch.cat([torch.linspace(-8, 8, 65), torch.tensor(_FAR)])
 
 
 def _functions(mlp: nn.Module) -> Iterator[Callable[[Tensor], Any]]:

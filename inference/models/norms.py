@@ -40,6 +40,8 @@ class Norms:
     query: Tensor | None  # of each head, or of all heads together; centred of each head, one's or all's
     key: Tensor | None
     centred: bool = False
+    attended: Tensor | None = None  # of what attention's second linear reads, of all heads together
+    inner: Tensor | None = None  # of what an MLP's second linear reads
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -74,6 +76,9 @@ def read_norm(module: nn.Module, size: int, heads: int = 1) -> Norm:
         return Norm(*norm_weight(module), centred=False)
     except OtherShape:
         pass
+    bare = _bare_norm(module, size)
+    if bare is not None:
+        return bare
     for x, turned in _tried(size, heads):
         found = _given(module, x)
         if found is None:
@@ -87,6 +92,16 @@ def read_norm(module: nn.Module, size: int, heads: int = 1) -> Norm:
                 if torch.allclose(found, normed * each[0] + each[1], **_NEAR):
                     return Norm(torch.stack([weight, bias]).contiguous(), eps, centred=True)
     raise OtherShape(f"its norm `{type(module).__name__}` is no root-mean-square norm, and no layer norm")
+
+
+def _bare_norm(module: nn.Module, size: int) -> Norm | None:
+    """Return a root-mean-square norm that multiplies with nothing, if a module is one."""
+    eps, x = _epsilon(module), _rows(size)
+    found = None if eps is None or any(True for _ in module.parameters()) else _given(module, x)
+    if found is None or eps is None:
+        return None
+    normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    return Norm(torch.ones(size), eps, centred=False) if torch.allclose(found, normed, **_NEAR) else None
 
 
 def _tried(size: int, heads: int) -> Iterator[tuple[Tensor, bool]]:

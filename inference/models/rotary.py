@@ -20,10 +20,17 @@ class RopeTable:
     """
 
     def __init__(
-        self, rope: Rope, *, spread: bool = False, doubled: bool = False, positions: int | None = None
+        self,
+        rope: Rope,
+        *,
+        spread: bool = False,
+        doubled: bool = False,
+        backwards: bool = False,
+        positions: int | None = None,
     ) -> None:
         self._rope = rope
         self._doubled = doubled  # see `double`
+        self._backwards = backwards  # see `turn_back`
         self._last = (ENDLESS if positions is None else positions) - 1
         self._most = 0 if positions is None else positions
         self._spread = spread  # see `spread_pairs`
@@ -86,6 +93,7 @@ class RopeTable:
     def _pair(self, positions: Tensor) -> Pair:
         pair = self._rope.tables(positions)
         pair = double(pair) if self._doubled else pair
+        pair = turn_back(pair) if self._backwards else pair
         cosines, sines = spread_pairs(pair) if self._spread else pair
         return cosines.float().contiguous(), sines.float().contiguous()
 
@@ -100,6 +108,12 @@ def double(pair: Pair) -> Pair:
     """Return rotations of which only the first half was made (a b) as they are for halves (a b a b)."""
     cosines, sines = (torch.cat((each, each), 1) for each in pair)
     return cosines, sines
+
+
+def turn_back(pair: Pair) -> Pair:
+    """Return rotations the other way."""
+    cosines, sines = pair
+    return cosines, -sines
 
 
 def is_static(rope: Rope, positions: int) -> bool:

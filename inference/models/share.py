@@ -18,6 +18,7 @@ from inference.kernels.native_adapters import LowRank
 from inference.models.layers import LayerParts, OtherShape
 from inference.models.norms import Norms
 from inference.models.paged import LayerShape, Probed
+from inference.telling import counted
 
 _UNIT = 64  # inner numbers that stay together, if there are enough: the kernels compute as many at once
 Weight = tuple[Tensor, Tensor | None]  # (n, k), and a bias (n,)
@@ -59,6 +60,10 @@ class LayerShare:
                 raise OtherShape(
                     "it normalises what all heads ask for together, and no shard has all of them"
                 )
+        if parts.norms.attended is not None or parts.norms.inner is not None:
+            raise OtherShape("it has norms between its linears, and no shard has all that they normalise")
+        if parts.gated:
+            raise OtherShape("what it attends to is gated, and gates aren't divided among shards")
         self._share = share
         self._parts = parts
         self._probed = probed
@@ -143,9 +148,10 @@ def _heads(share: Share, keys: int, queries: int) -> tuple[tuple[int, int], tupl
         first, end = share.bounds(keys)
         return (first, end), (first * queries // keys, end * queries // keys)
     if share.count % keys or queries % share.count:
+        most = f"{keys} or fewer, or as many times that as" if keys > 1 else "as many as"
         raise OtherShape(
-            f"it has {keys} heads of keys and {queries} of queries: shards can be {keys} or fewer, or "
-            f"as many times that as divide the latter"
+            f"it has {counted(keys, 'head')} of keys and {queries} of queries: shards can be {most} divide "
+            "the latter"
         )
     first = share.rank * keys // share.count
     return (first, first + 1), share.bounds(queries)

@@ -99,7 +99,7 @@ def decoder_layers(model: nn.Module, attentions: list[nn.Module]) -> list[nn.Mod
     lists = set()
     layers = []
     for attention in attentions:
-        parent, _, _ = paths[attention].rpartition(".")
+        parent = _holder(model, attention, paths[attention])
         held_by, _, index = parent.rpartition(".")
         if not index.isdecimal():
             return None
@@ -107,6 +107,14 @@ def decoder_layers(model: nn.Module, attentions: list[nn.Module]) -> list[nn.Mod
         layers.append(model.get_submodule(parent))
     whole = list(model.get_submodule(lists.pop()).children()) if len(lists) == 1 else None
     return layers if layers == whole else None
+
+
+def _holder(model: nn.Module, attention: nn.Module, path: str) -> str:
+    """Return the path of what holds an attention module, and more than that: as in GPT-Neo."""
+    parent = path.rpartition(".")[0]
+    own = {id(each) for each in attention.modules()}
+    held = {id(each) for each in model.get_submodule(parent).modules()}
+    return parent.rpartition(".")[0] if parent and len(held) == len(own) + 1 else parent
 
 
 def trace_model(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from inference.errors import ModelUnavailable
 from inference.machine import Machine
+from inference.telling import counted
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -85,9 +86,8 @@ def states_said(sequences: int, states: int) -> str:
     """Return what states take, for the middle of a sentence; "" if they take nothing."""
     if not states:
         return ""
-    return (
-        f", the states of {sequences} sequences {states / MIB:,.0f} MiB (--max-batch-size makes these fewer)"
-    )
+    said = f"{counted(sequences, 'sequence')} {states / MIB:,.0f} MiB"
+    return f", the states of {said} (--max-batch-size makes these fewer)"
 
 
 def _step_said(demand: Demand) -> str:

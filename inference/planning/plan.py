@@ -11,6 +11,7 @@ from inference.machine import Machine
 from inference.planning.demand import GIB as GIB
 from inference.planning.demand import MIB as MIB
 from inference.planning.demand import TOKEN_BYTES, Demand, check_whole, states_said, too_little
+from inference.telling import counted
 
 _GIGAFLOPS = {  # of one core, in float32, cautiously
     "amx": 95,
@@ -72,7 +73,7 @@ class Plan:
         machine, demand = self.machine, self.demand
         if machine.device_type == "cpu":
             kernels = "torch's kernels" if machine.isa == "torch" else f"native kernels ({machine.isa})"
-            computing = f"{machine.threads} threads, {kernels}"
+            computing = f"{counted(machine.threads, 'thread')}, {kernels}"
         else:
             computing = machine.device_type
         form = demand.weights_form
@@ -98,9 +99,9 @@ class Plan:
     @property
     def _step_said(self) -> str:
         if self.demand.whole:
-            return f"prompts whole, one at a time, of {self.sequences} sequences"
+            return f"prompts whole, one at a time, of {counted(self.sequences, 'sequence')}"
         return (
-            f"up to {self.step_tokens:,} tokens of {self.sequences} sequences, "
+            f"up to {self.step_tokens:,} tokens of {counted(self.sequences, 'sequence')}, "
             f"{self.beside_tokens:,} of prompts beside a text that goes on"
         )
 

@@ -30,6 +30,7 @@ from inference.shards.local_group import LocalGroup, mapped, memory_bytes
 from inference.shards.messages import FROM_SHARD, Dismissed, FromShard, Present, Task
 from inference.shards.net_group import NetGroup
 from inference.shards.store import open_store
+from inference.telling import counted
 
 LOG = logging.getLogger(__name__)
 
@@ -90,7 +91,8 @@ class Shards:
             raise ModelUnavailable(WITHOUT_LIBRARY.format(config.shards))
         if config.remote_shards:
             place = f"--master-addr {config.shard_address} --master-port {config.shard_port}"
-            progress(f"Waiting for {config.remote_shards} shards of other machines: parley shard {place}")
+            awaited = counted(config.remote_shards, "shard")
+            progress(f"Waiting for {awaited} of other machines: parley shard {place}")
         with self._changed:
             while not (self._failures or self._closing) and len(self._present) < config.shards - 1:
                 self._changed.wait()

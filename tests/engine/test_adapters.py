@@ -30,6 +30,8 @@ READ = {
     "mamba": ("in_proj", "out_proj"),
     "qwen3_next": ("in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj"),
     "minicpm3": ("q_b_proj", "kv_a_proj_with_mqa", "o_proj"),
+    "afmoe": ("q_proj", "gate_proj", "v_proj", "o_proj"),
+    "youtu": ("q_a_proj", "kv_a_proj_with_mqa", "o_proj"),
 }
 # A family of each level, what it is started with, and the level
 SERVED: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -40,11 +42,15 @@ SERVED: dict[str, tuple[str, dict[str, Any], str]] = {
     "native": ("stablelm", {"fuse_layers": False}, "native"),
     "merged_in_another_order": ("gpt_neox", {}, "fused"),
     "shards_in_another_order": ("gpt_neox", {"shards": 2}, "fused"),
+    "gates_behind_queries": ("afmoe", {}, "fused"),
+    "attention_within_a_module": ("gpt_neo", {}, "fused"),
+    "shards_of_what_was_learned": ("apertus", {"shards": 2}, "fused"),
     "mixture": ("qwen3_moe", {}, "fused"),
     "mixture_that_shares_an_mlp": ("glm4_moe", {}, "fused"),
     "mixture_whose_gate_is_changed": ("qwen2_moe", {}, "native"),
     "mixture_not_fused": ("qwen3_moe", {"fuse_layers": False}, "native"),
     "latents": ("minicpm3", {}, "native"),
+    "latents_fused": ("youtu", {}, "fused"),
     "latents_that_are_expanded": ("deepseek_v3", {}, "native"),
     "turned": ("gpt2", {}, "fused"),
     "turned_not_fused": ("gpt2", {"fuse_layers": False}, "native"),

@@ -17,7 +17,9 @@ from inference.files.checkpoint import read_weights
 from inference.kernels.native import open_library
 from inference.levels.ladder import Attempt, Climb
 from inference.levels.served import Level, Served
+from inference.loading.counting import held_weights
 from inference.loading.source import find_source
+from inference.models.weights import expert_weights
 from inference.quantised.rounding4 import LEVELS
 from tests.engine.cores import Session, config, request
 from tests.engine.models import save_model
@@ -189,6 +191,20 @@ def _stored(directory: Path) -> list[str]:
     stored = read_weights(directory).stored
     assert stored is not None
     return list(stored.weights)
+
+
+@pytest.mark.parametrize(("quantize", "linears", "beside"), [(None, 2, 2), ("int8", 1, 3)])
+def test_a_layer_that_is_packed_beside_the_models_own_is_planned_with(
+    tmp_path: Path, quantize: str | None, linears: int, beside: int
+) -> None:
+    model = save_model("qwen3_moe", tmp_path, dtype=torch.bfloat16)
+    layer = sum(each.numel() for each in expert_weights(model.model.layers[0].mlp.experts).values())
+    settings = config(tmp_path, max_total_tokens=64)
+    asked = replace(settings, model=replace(settings.model, quantize=quantize))
+    source = find_source(asked, 1, lambda _: None)
+    held, demand = held_weights(source.described, source.weights, source.device), source.demand()
+    assert demand.loading_how == "packed"
+    assert demand.loading_bytes == held.size(4, linears) + beside * layer
 
 
 def test_what_is_rounded_at_the_start_is_all_there_before(tmp_path: Path) -> None:

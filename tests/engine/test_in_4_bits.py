@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from inference.errors import ModelUnavailable
 from inference.files.checkpoint import read_weights
@@ -76,7 +77,20 @@ def test_weights_that_stay_in_4_bits_are_planned_with(tmp_path: Path) -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2", "qwen3_moe", "gpt_oss", "gpt_neox"])
+def test_linears_that_are_stored_turned_are_planned_with_in_4_bits(tmp_path: Path) -> None:
+    save_model("gpt2", tmp_path, dtype=torch.bfloat16)
+    wide, rounded = (
+        find_source(each, 1, lambda _: None)
+        for each in (config(tmp_path, max_total_tokens=64), rounding(tmp_path, "bitsandbytes-nf4"))
+    )
+    spared = 2 * rounded.kept.numbers - rounded.kept.nbytes
+    assert wide.demand().weights_bytes - rounded.demand().weights_bytes == spared > 0
+    assert wide.demand().loading_how == "loaded in float32"
+    assert wide.demand().loading_bytes - wide.demand().weights_bytes == 2 * rounded.kept.numbers
+
+
+@needs_kernels
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2", "qwen3_moe", "gpt_oss", "gpt_neox", "gpt2"])
 @pytest.mark.parametrize("asked", ["bitsandbytes-nf4", "bitsandbytes-fp4"])
 def test_weights_are_rounded_to_4_bits_at_the_start(asked: str, family: str, tmp_path: Path) -> None:
     model = save_model(family, tmp_path)
@@ -209,6 +223,8 @@ def rounded_as(model: PreTrainedModel, kind: str) -> None:
         for module in model.modules():
             if isinstance(module, torch.nn.Linear) and module is not head and module.out_features != 4:
                 module.weight.copy_(as_bitsandbytes(module.weight, kind))
+            if isinstance(module, Conv1D):
+                module.weight.copy_(as_bitsandbytes(module.weight.T.contiguous(), kind).T)
             for weights in expert_weights(module).values():
                 turned = weights.transpose(1, 2) if module.is_transposed else weights
                 for each in turned:

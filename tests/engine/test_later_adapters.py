@@ -292,7 +292,7 @@ def test_an_engine_that_ends_answers_who_waits(place: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "options", "why"),
     [
-        ("apertus", {}, "they need the level fused"),
+        ("gpt_neox_japanese", {}, "they need the level fused"),
         ("llama", {"native_kernels": False}, "they need the level fused"),
         ("llama", {"device_path": True}, "GPUs, take none"),
         ("t5", {}, "models with an encoder"),

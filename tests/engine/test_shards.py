@@ -125,7 +125,7 @@ def test_shards_may_come_from_another_machine(directory: Path, tmp_path: Path, c
     for at, prompt in enumerate(PROMPTS):
         assert heard.tokens(f"greedy-{at}") == generate(model, prompt, 20)
     place = f"--master-addr 127.0.0.1 --master-port {port}"
-    assert session.progress[0] == f"Waiting for 1 shards of other machines: parley shard {place}"
+    assert session.progress[0] == f"Waiting for 1 shard of other machines: parley shard {place}"
     session.core.join()  # as one has ended
     session.close()
     assert other.wait(10) == 0
@@ -174,7 +174,7 @@ def test_all_hear_of_a_shard_that_is_lost(directory: Path, when: str) -> None:
 
 
 def test_a_model_that_cannot_be_divided_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    save_model("apertus", tmp_path)
+    save_model("bitnet", tmp_path)
     children, threads = _children(), set(threading.enumerate())
     core = TorchCore(config(tmp_path, shards=2))
     with pytest.raises(ModelUnavailable, match=r"over 2 shards.*without --num-shard"):

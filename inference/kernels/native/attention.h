@@ -75,6 +75,8 @@ typedef struct Shaping {
     const float *query_norm, *key_norm;     /* NULL: none */
     int64_t query_norm_size, key_norm_size; /* a head's dim: each head for itself; else all heads, side by side */
     int64_t centred; /* 1: of each head, centred, whose weights, one head's or those of all, are followed by biases */
+    int64_t late;    /* 1: of each head, once it is rotated */
+    const float *query_scales; /* [position]: what queries are multiplied by, beside the scaling; NULL: nothing */
     float eps;
 } Shaping;
 

@@ -60,7 +60,7 @@ INLINE const void *ISA(value_page)(const ISA(Job) *job, int64_t page) {
 static void ISA(load_queries)(const ISA(Job) *job) {
     const AttentionCall *call = job->call;
     int64_t dim = call->cache.key_dim;
-    vf scaling = vset1(call->how.scaling);
+    const float *scales = call->shaping.query_scales;
     float *out = job->at.query;
     for (int64_t i = 0; i < job->tile->queries; i++)
         for (int64_t g = 0; g < job->group; g++, out += dim) {
@@ -68,6 +68,8 @@ static void ISA(load_queries)(const ISA(Job) *job) {
             int64_t rotation = call->shaping.by_position ? ISA(position_of)(job->tile, i) : row;
             ISA(shape_head)(&call->shaping, &call->query, row, rotation, job->kv_head * job->group + g, dim,
                             call->shaping.query_norm, call->shaping.query_norm_size, out);
+            vf scaling = vset1(call->how.scaling);
+            if (scales) scaling *= vset1(scales[ISA(position_of)(job->tile, i)]);
             for (int64_t d = 0; d < dim; d += LANES)
                 vstore_part(out + d, dim - d, vload_part(out + d, dim - d) * scaling);
 #if NATIVE_ISA == 2

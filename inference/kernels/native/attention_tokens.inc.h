@@ -11,7 +11,8 @@ INLINE const float *ISA(head_of)(const Heads *heads, int64_t row, int64_t head) 
 INLINE void ISA(shape_head)(const Shaping *shaping, const Heads *heads, int64_t row, int64_t rotation, int64_t head,
                             int64_t dim, const float *norm, int64_t norm_size, float *out) {
     const float *x = ISA(head_of)(heads, row, head);
-    if (!norm)
+    const int late = norm && shaping->late;
+    if (!norm || late)
         memcpy(out, x, (size_t)dim * sizeof(float));
     else if (shaping->centred) {
         const float *weights = norm + (norm_size == dim ? 0 : head * dim);
@@ -25,6 +26,13 @@ INLINE void ISA(shape_head)(const Shaping *shaping, const Heads *heads, int64_t 
     if (shaping->cosines) {
         int64_t at = rotation * shaping->rotary_dim;
         ISA(rotate)(out, shaping->cosines + at, shaping->sines + at, shaping->rotary_dim, shaping->interleaved);
+    }
+    if (late) {
+        const float *weights = norm + (norm_size == dim ? 0 : head * dim);
+        if (shaping->centred)
+            ISA(centred_norm)(out, weights, weights + norm_size, dim, shaping->eps, out);
+        else
+            ISA(apply_norm)(out, ISA(rms_scale)(out, dim, shaping->eps), norm, dim, out);
     }
 }
 

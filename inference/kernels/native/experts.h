@@ -4,7 +4,7 @@
 
 #include "native.h"
 
-enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2, SQUARED_RELU = 3, RELU = 4 };
+enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2, SQUARED_RELU = 3, RELU = 4, XIELU = 5 }; /* the last one in layers alone */
 
 /* From what an expert's first linear gives to what its second reads: activation(gate) (up + offset), or activation(up)
  * without gates. Gates are cut at the limit, ups at both its sides, before. */

@@ -20,10 +20,15 @@ typedef struct Layer {
     const float *input_norm, *mid_norm;     /* of what attention and the MLP read */
     const float *attention_norm, *mlp_norm; /* of what they give */
     const float *query_norm, *key_norm;
+    const float *attended_norm, *inner_norm; /* of what `out` reads, of all heads, and of what `down` reads */
     int64_t query_norm_size, key_norm_size; /* head_dim, or that of all heads together */
     int64_t rotary;                         /* which of the step's rotary embeddings; -1: none */
-    int64_t gated; /* 1: behind each head's query `qkv` has a gate, by whose sigmoid is multiplied what it is given */
+    int64_t gated; /* behind each head's query (1), or behind all (2), `qkv` has gates, by whose sigmoid is multiplied
+                    * what heads are given */
     int64_t parallel; /* 1: the MLP reads what attention reads, and both are added to that (GPT-J, Wang 2021) */
+    int64_t late_norms; /* 1: those of queries and keys, of each head, come behind the rotation */
+    const float *query_scales; /* [position]: what queries are multiplied by; NULL: nothing */
+    const float *xielu; /* with that activation: what the square above 0, all, the curve below 0, and its end are */
     Attention how;
     Cache cache;
 } Layer;

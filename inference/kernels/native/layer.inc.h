@@ -20,6 +20,7 @@ typedef struct {
     int64_t place;           /* which of all layers' linears that is, for adapters; -1: none of them */
     int keeps_normed;        /* 1: the norm is left in stack->normed, too */
     float *onto;             /* where what the linear gives is added, in place of y; NULL: nowhere */
+    const float *xielu;      /* of an MLP with that activation */
 } ISA(Source);
 
 INLINE int64_t ISA(blocks)(int64_t n, int64_t size) { return (n + size - 1) / size; }
@@ -119,34 +120,7 @@ INLINE ISA(Cut) ISA(cut)(const ISA(Grid) *grid, int64_t tile) {
                       grid->by_rows ? tile % grid->panels : tile / grid->row_blocks};
 }
 
-/* out = activation(gate) * up, of one row */
-INLINE void ISA(gate)(int64_t activation, const float *gate, const float *up, int64_t n, float *out) {
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) vstore(out + i, ISA(activate)(activation, vload(gate + i)) * vload(up + i));
-    if (i == n) return;
-    vf active = ISA(activate)(activation, vload_part(gate + i, n - i));
-    vstore_part(out + i, n - i, active * vload_part(up + i, n - i));
-}
-
-/* A panel of gates and the ups that go with it, which the caches hold until they are one panel of inner. */
-static void ISA(gated_tile)(const StackCall *call, const ISA(Source) *from, const Input *input, const float *low,
-                            int64_t first, int64_t last, int64_t panel) {
-    const Stack *stack = call->stack;
-    float sides[MOST_TILE_ROWS * 2 * PANEL] __attribute__((aligned(64))); /* [row][gates, ups] */
-    int64_t inner = from->linear->n / 2, stride = 2 * PANEL;
-    for (int64_t side = 0; side < 2; side++) {
-        int64_t at = panel + side * (inner / PANEL); /* y is where row 0 and column 0 would be */
-        float *y = sides + side * PANEL - first * stride - at * PANEL;
-        linear_tile(call->library, from->linear, input, first, last, at, at + 1, y, stride);
-        ISA(raise)(call, from->place, from->linear->n, low, first, last, at, at + 1, y, stride);
-    }
-    for (int64_t row = first; row < last; row++) {
-        const float *gates = sides + (row - first) * stride;
-        float *out = stack->inner + row * inner + panel * PANEL;
-        ISA(gate)(stack->shape.activation, gates, gates + PANEL, PANEL, out);
-    }
-}
-
+#include "gated.inc.h"
 #include "ungated.inc.h"
 
 enum { AS_IT_IS = 0, GATED = 1, ACTIVATED = 2 };
@@ -178,7 +152,7 @@ static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source)
         linear_tile(call->library, from->linear, &input, at.first, at.last, at.panel, at.panel + 1, y, n);
         ISA(raise)(call, from->place, n, low, at.first, at.last, at.panel, at.panel + 1, y, n);
         if (form == ACTIVATED)
-            ISA(activate_tile)(stack->shape.activation, y + column, n, at.first, at.last, n - column);
+            ISA(activate_tile)(stack->shape.activation, from->xielu, y + column, n, at.first, at.last, n - column);
     }
     pool_barrier(worker);
 }
@@ -210,8 +184,8 @@ static void ISA(feed_forward)(Worker *worker, const StackCall *call, const ISA(S
 static void ISA(attend_layer)(Worker *worker, const StackCall *call, const Layer *layer, int trims) {
     Stack *stack = call->stack;
     const Shape *shape = &stack->shape;
-    int64_t width = layer->qkv->n, keys = shape->kv_heads * shape->head_dim, apart = shape->head_dim * (1 + layer->gated);
-    int64_t queries = shape->heads * apart;
+    int64_t width = layer->qkv->n, keys = shape->kv_heads * shape->head_dim, apart = shape->head_dim * (1 + (layer->gated == 1));
+    int64_t queries = shape->heads * shape->head_dim * (1 + (layer->gated != 0));
     AttentionCall attention = {
         .query = {stack->qkv, width, apart},
         .key = {stack->qkv + queries, width, shape->head_dim},
@@ -224,10 +198,11 @@ static void ISA(attend_layer)(Worker *worker, const StackCall *call, const Layer
             .by_position = call->by_position, .rotary_dim = shape->rotary_dim, .interleaved = shape->interleaved, .eps = shape->eps,
             .query_norm = layer->query_norm, .query_norm_size = layer->query_norm_size,
             .key_norm = layer->key_norm, .key_norm_size = layer->key_norm_size, .centred = shape->centred,
+            .late = layer->late_norms, .query_scales = layer->query_scales,
         },
     };
     ISA(attention)(worker, &attention, trims);
-    if (layer->gated) ISA(gate_attended)(worker, call, width);
+    if (layer->gated) ISA(gate_attended)(worker, call, layer);
 }
 
 static void ISA(finish)(Worker *worker, const StackCall *call, const ISA(Source) *from) {
@@ -262,20 +237,23 @@ static void ISA(add_beside)(Worker *worker, const StackCall *call) {
 
 /* What a layer does with what attention gave to each row, whose residual stream is x; returns what the next reads. */
 static ISA(Source) ISA(after_attention)(Worker *worker, const StackCall *call, const Layer *layer,
-                                        const float *attended, const float *x, float *sum) {
+                                        float *attended, const float *x, float *sum) {
     const Stack *stack = call->stack;
+    ISA(normalise)(worker, call, attended, layer->out->k, layer->attended_norm);
     int64_t place = (layer - stack->layers) * LAYER_LINEARS;
     ISA(Source) from = {.x = attended, .linear = layer->out, .place = place + OUT};
     ISA(linear)(worker, call, &from, layer->parallel && layer->mixture ? stack->beside : stack->given, 0);
     if (!layer->parallel) ISA(reduce)(worker, call);
     from = (ISA(Source)){.x = x, .x_out = sum, .given = layer->parallel ? NULL : stack->given,
                          .given_norm = layer->attention_norm,
-                         .norm = layer->mid_norm, .linear = layer->gate_up, .place = place + GATE_UP};
+                         .norm = layer->mid_norm, .linear = layer->gate_up, .place = place + GATE_UP,
+                         .xielu = layer->xielu};
     if (layer->mixture)
         ISA(mix)(worker, call, layer, from);
     if (layer->mixture && layer->parallel) ISA(add_beside)(worker, call);
     if (!layer->mixture) {
         ISA(feed_forward)(worker, call, &from, layer->down->k);
+        ISA(normalise)(worker, call, stack->inner, layer->down->k, layer->inner_norm);
         from = (ISA(Source)){.x = stack->inner, .linear = layer->down, .place = place + DOWN,
                              .onto = layer->parallel ? stack->given : NULL};
         ISA(linear)(worker, call, &from, stack->given, 0);

@@ -33,7 +33,22 @@ INLINE vf ISA(squared_relu)(vf x) {
     return positive * positive;
 }
 
-/* enum Activation */
+/* exp(x) - 1 of x that isn't above 0: near it by its series, where the other form would cancel. */
+INLINE vf ISA(expm1_below)(vf x) {
+    vf p = vset1(1.0f / 5040);
+    const float rest[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f};
+    for (int i = 0; i < 5; i++) p = vfma(p, x, vset1(rest[i]));
+    return vselect(vset1(-0.25f) < x, vfma(p * x, x, x), vexp(x) - vset1(1.0f));
+}
+
+/* a x^2 + b x above 0, c (exp(min(x, d)) - 1 - x) + b x elsewhere (Huang and Schlag 2024), of numbers a, b, c, d. */
+INLINE vf ISA(xielu)(const float *numbers, vf x) {
+    const vf above = vset1(numbers[0]), linear = vset1(numbers[1]), least = vset1(numbers[3]);
+    vf below = ISA(expm1_below)(vselect(least < x, least, x)) - x;
+    return vselect(vzero() < x, vfma(above, x, linear) * x, vfma(vset1(numbers[2]), below, linear * x));
+}
+
+/* enum Activation, but XIELU */
 INLINE vf ISA(activate)(int64_t activation, vf x) {
     if (activation == SILU) return ISA(silu)(x);
     if (activation == SQUARED_RELU) return ISA(squared_relu)(x);

@@ -4,7 +4,7 @@
 
 #include "experts.h"
 
-enum Scoring { SOFTMAX = 0, SIGMOID = 1 };
+enum Scoring { SOFTMAX = 0, SIGMOID = 1, SPARSEMIXER = 2 };
 
 #define MOST_GROUPS 64
 #define MOST_BEST 2
@@ -20,6 +20,7 @@ typedef struct Mixture {
     int64_t best;         /* a group's score is the sum of so many of its greatest */
     int64_t normalises;   /* weights are divided by the sum of those that are chosen */
     float scale;          /* and then multiplied by it */
+    float margin;         /* SPARSEMIXER: how much worse than the best those are that it shares with */
 } Mixture;
 
 /* The memory of a step, for the layer with most of each. */

@@ -56,9 +56,34 @@ static void ISA(keep_groups)(const Mixture *mixture, float *scores) {
     }
 }
 
+/* One after the other, the best of those that are left, by its share among the ones that are hardly worse (Liu et al.
+ * 2024, SparseMixer). */
+static void ISA(route_sparsely)(const Mixture *mixture, const float *logits, float *left, int64_t *experts,
+                                float *weights) {
+    const int64_t count = mixture->experts->count;
+    for (int64_t i = 0; i < count; i++) left[i] = logits[i] == logits[i] ? logits[i] : -__builtin_inff();
+    for (int64_t chosen = 0; chosen < mixture->chosen; chosen++) {
+        int64_t at = 0;
+        ISA(greatest)(left, count, 1, &at);
+        const float best = left[at];
+        float sum = 0;
+        for (int64_t i = 0; i < count; i++) {
+            const float size = __builtin_fabsf(logits[i]), by = size > best ? size : best;
+            if (!((best - left[i]) / by > mixture->margin)) sum += vexp(vset1(left[i] - best))[0];
+        }
+        experts[chosen] = at;
+        weights[chosen] = 1.0f / sum * mixture->scale;
+        left[at] = -__builtin_inff();
+    }
+}
+
 /* A row's experts and their weights, of what the router said. */
 static void ISA(route_row)(const Mixture *mixture, float *logits, float *scores, int64_t *experts, float *weights) {
     const int64_t count = mixture->experts->count, chosen = mixture->chosen;
+    if (mixture->scoring == SPARSEMIXER) {
+        ISA(route_sparsely)(mixture, logits, scores, experts, weights);
+        return;
+    }
     const int as_they_are = mixture->scoring == SOFTMAX && mixture->groups == 1 && !mixture->correction;
     if (as_they_are) memcpy(scores, logits, (size_t)count * sizeof *scores); /* softmax changes no order, but rounds */
     ISA(router_scores)(mixture->scoring, logits, count);

@@ -68,13 +68,14 @@ static void ISA(keep_state)(Worker *worker, const StackCall *call, const Layer *
     pool_barrier(worker);
 }
 
-/* What attention gave each head times the sigmoid of its gate, behind its query. */
-static void ISA(gate_attended)(Worker *worker, const StackCall *call, int64_t width) {
+/* What attention gave each head times the sigmoid of its gate, behind its query or behind all. */
+static void ISA(gate_attended)(Worker *worker, const StackCall *call, const Layer *layer) {
     const Stack *stack = call->stack;
-    int64_t heads = stack->shape.heads, dim = stack->shape.head_dim;
+    int64_t heads = stack->shape.heads, dim = stack->shape.head_dim, width = layer->qkv->n;
+    int64_t apart = layer->gated == 1 ? 2 * dim : dim, first = layer->gated == 1 ? dim : heads * dim;
     for (int64_t i; (i = pool_tile(worker, ISA(blocks)(call->rows * heads, ROW_BLOCK))) >= 0;)
         for (int64_t at = i * ROW_BLOCK; at < ISA(least)((i + 1) * ROW_BLOCK, call->rows * heads); at++) {
-            const float *gate = stack->qkv + at / heads * width + (at % heads * 2 + 1) * dim;
+            const float *gate = stack->qkv + at / heads * width + at % heads * apart + first;
             float *out = stack->attended + at * dim;
             for (int64_t d = 0; d < dim; d += LANES) {
                 vf by = vset1(1.0f) / (vset1(1.0f) + vexp(vzero() - vload_part(gate + d, dim - d)));

@@ -1,13 +1,18 @@
 /* Template (see vector.h): tiles of linears with something behind them, but gates. */
 
+INLINE vf ISA(activate_by)(int64_t activation, const float *numbers, vf x) {
+    return activation == XIELU ? ISA(xielu)(numbers, x) : ISA(activate)(activation, x);
+}
+
 /* y = activation(y), of a panel of rows [first, last) in which `left` columns are there; y is where row 0 would be. */
-static void ISA(activate_tile)(int64_t activation, float *y, int64_t stride, int64_t first, int64_t last, int64_t left) {
+static void ISA(activate_tile)(int64_t activation, const float *numbers, float *y, int64_t stride, int64_t first,
+                               int64_t last, int64_t left) {
     const int64_t n = ISA(least)(left, PANEL);
     for (int64_t row = first; row < last; row++) {
         float *out = y + row * stride;
         int64_t i = 0;
-        for (; i + LANES <= n; i += LANES) vstore(out + i, ISA(activate)(activation, vload(out + i)));
-        if (i < n) vstore_part(out + i, n - i, ISA(activate)(activation, vload_part(out + i, n - i)));
+        for (; i + LANES <= n; i += LANES) vstore(out + i, ISA(activate_by)(activation, numbers, vload(out + i)));
+        if (i < n) vstore_part(out + i, n - i, ISA(activate_by)(activation, numbers, vload_part(out + i, n - i)));
     }
 }
 

@@ -102,7 +102,7 @@ def test_what_is_counted_by_caller_is_shared_out() -> None:
     ("part", "words"),
     [
         (Share(threads=4, cpus=4), "up to 4 threads on 4 CPUs"),
-        (Share(threads=1, cpus=0), "up to 1 threads on shared CPUs"),
+        (Share(threads=1, cpus=0), "up to 1 thread on shared CPUs"),
         (Share(threads=1, cpus=1, gpus=1), "1 GPU"),
     ],
 )

@@ -38,7 +38,10 @@ class PaperLayer:
     mixture: PaperMixture | None = None
     slopes: Tensor | None = None
     parallel: bool = False
-    gated: bool = False  # behind each head's query is a gate of what it is given
+    gated: int = 0  # behind each head's query (1), or behind all (2), are gates of what heads are given
+    late_norms: bool = False  # those of heads come behind the rotation
+    query_scales: Tensor | None = None  # (positions,)
+    xielu: tuple[float, float, float, float] | None = None
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         """Return what the linear of that name gives."""
@@ -117,11 +120,11 @@ def _feed_forward(layer: PaperLayer, shape: StackShape, x: Tensor) -> Tensor:
     if "down" in layer.linears:
         ups = layer.linear("gate_up", x)
         if ups.shape[-1] == layer.linears["down"].shape[1]:
-            inner = _activate(shape, ups)
+            inner = _activate(shape, ups, layer.xielu)
         else:
             gate, up = ups.chunk(2, -1)
-            inner = _activate(shape, gate) * up
-        given = layer.linear("down", inner)
+            inner = _activate(shape, gate, layer.xielu) * up
+        given = layer.linear("down", layer.norm("inner_norm", inner, shape.eps))
     if layer.mixture is not None:
         return layer.mixture.give(x, given)
     assert given is not None, "an MLP, or a mixture"
@@ -166,10 +169,14 @@ def _attention(
     layer: PaperLayer, shape: StackShape, x: Tensor, rotaries: list[tuple[Tensor, Tensor]]
 ) -> Tensor:
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    query, key, value = layer.linear("qkv", x).split([queries * (1 + layer.gated), keys, keys], -1)
-    if layer.gated:
+    query, key, value = layer.linear("qkv", x).split([queries * (1 + bool(layer.gated)), keys, keys], -1)
+    if layer.gated == 1:
         query, gate = (each.flatten(1) for each in query.view(len(x), shape.heads, 2, -1).unbind(2))
+    if layer.gated == 2:
+        query, gate = query.chunk(2, -1)
     query = _shape(layer, shape, "query_norm", query, rotaries)
+    if layer.query_scales is not None:
+        query = query * layer.query_scales[: len(x)].double()[:, None, None]
     key = _shape(layer, shape, "key_norm", key, rotaries)
     scaling = shape.scaling if layer.scaling is None else layer.scaling
     how = Attention(
@@ -181,8 +188,8 @@ def _attention(
         slopes=layer.slopes,
     )
     attended = expected(Tokens(query, key, value.view(len(x), -1, shape.head_dim)), how)
-    attended = attended.flatten(1)
-    return layer.linear("out", attended * gate.sigmoid() if layer.gated else attended)
+    attended = attended.flatten(1) * (gate.sigmoid() if layer.gated else 1)
+    return layer.linear("out", layer.norm("attended_norm", attended, shape.eps))
 
 
 def with_gates(layer: PaperLayer, shape: StackShape) -> PaperLayer:
@@ -191,7 +198,21 @@ def with_gates(layer: PaperLayer, shape: StackShape) -> PaperLayer:
     own, others = layer.linears["qkv"][:queries], layer.linears["qkv"][queries:]
     both = torch.stack([own.view(-1, dim, shape.hidden), 3 * own.flip(0).view(-1, dim, shape.hidden)], 1)
     qkv = torch.cat([both.reshape(2 * queries, shape.hidden), others])
-    return replace(layer, linears=layer.linears | {"qkv": qkv}, gated=True)
+    return replace(layer, linears=layer.linears | {"qkv": qkv}, gated=1)
+
+
+def with_gates_behind(layer: PaperLayer, shape: StackShape) -> PaperLayer:
+    """Have a gate of each head behind all queries."""
+    queries, qkv = shape.heads * shape.head_dim, layer.linears["qkv"]
+    qkv = torch.cat([qkv[:queries], 3 * qkv[:queries].flip(0), qkv[queries:]])
+    return replace(layer, linears=layer.linears | {"qkv": qkv}, gated=2)
+
+
+def with_norms_between(layer: PaperLayer, shape: StackShape) -> PaperLayer:
+    """Add norms of what attention's and the MLP's second linears read."""
+    sizes = {"attended_norm": shape.heads * shape.head_dim, "inner_norm": shape.inner}
+    norms = {name: _norm(shape, size, torch.Generator().manual_seed(size)) for name, size in sizes.items()}
+    return replace(layer, norms=layer.norms | norms)
 
 
 def _shape(
@@ -200,9 +221,10 @@ def _shape(
     """Return x (tokens, heads * head_dim) as heads, normalised and rotated."""
     of_each_head = norm in layer.norms and (shape.centred or layer.norms[norm].numel() == shape.head_dim)
     heads = (x if of_each_head else layer.norm(norm, x, shape.eps)).view(len(x), -1, shape.head_dim)
-    if of_each_head:
+    if of_each_head and not layer.late_norms:
         heads = layer.norm(norm, heads, shape.eps)
-    return heads if layer.rotary is None else _rotate(shape, heads, *rotaries[layer.rotary])
+    heads = heads if layer.rotary is None else _rotate(shape, heads, *rotaries[layer.rotary])
+    return layer.norm(norm, heads, shape.eps) if layer.late_norms else heads
 
 
 def _rotate(shape: StackShape, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -215,7 +237,13 @@ def _rotate(shape: StackShape, heads: Tensor, cos: Tensor, sin: Tensor) -> Tenso
     return torch.cat([turned * cos.double()[:, None] + across * sin.double()[:, None], rest], -1)
 
 
-def _activate(shape: StackShape, gate: Tensor) -> Tensor:
+def _activate(
+    shape: StackShape, gate: Tensor, numbers: tuple[float, float, float, float] | None = None
+) -> Tensor:
+    if numbers is not None:
+        above, linear, below, least = numbers
+        curve = torch.expm1(gate.clamp(max=least)) - gate
+        return torch.where(gate > 0, above * gate * gate, below * curve) + linear * gate
     if shape.activation == "silu":
         return silu(gate)
     if "relu" in shape.activation:
@@ -261,4 +289,7 @@ def _native_layer(
         rotary=layer.rotary,
         slopes=layer.slopes,
         parallel=layer.parallel,
+        late_norms=layer.late_norms,
+        query_scales=layer.query_scales,
+        xielu=layer.xielu,
     )

@@ -117,3 +117,10 @@ def test_freed_memory_goes_back_to_the_system() -> None:
     release_memory()
     assert resident_bytes() < full - 1000 * block
     assert len(last) == block  # what is still held, at the heap's end, keeps it from shrinking by itself
+
+
+def test_freed_memory_is_given_back_before_each_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(machine, "_trim", lambda: done.append("trimmed"))
+    done.extend(machine.trimming(iter("ab")))
+    assert done == ["trimmed", "a", "trimmed", "b"]

@@ -19,6 +19,7 @@ from tests.unit.handlers.settings.test_table import read_line
     ("line", "environment", "message"),
     [
         (("--port", "x"), {}, r"--port must be an integer; it is 'x'"),
+        ((), {"PORT": "\u0663"}, r"PORT must be an integer; it is '\u0663'"),
         (("--port", "0"), {}, r"--port must be from 1 to 65535; it is '0'"),
         ((), {"PORT": "70000"}, r"PORT must be from 1 to 65535; it is '70000'"),
         ((), {"MAX_BATCH_SIZE": "9" * 19}, r"MAX_BATCH_SIZE must be from 1 to 65536; it is '9+': change it"),

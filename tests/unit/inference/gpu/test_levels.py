@@ -29,6 +29,13 @@ from tests.unit.inference.gpu.device_models import (  # noqa: E402
 from tests.unit.inference.toy_models import FAMILIES  # noqa: E402
 
 NEAR = 2e-5
+STEEP = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "rope_theta": 1e4,
+    "original_max_position_embeddings": 64,
+    "llama_4_scaling_beta": 0.5,
+}
 FUSED = {
     "llama", "llama with tied weights", "llama with biases", "mistral", "qwen3", "gemma2", "gemma3_text",
     "phi3", "olmo2", "granite", "smollm3", "glm", "glm4", "exaone4",
@@ -66,6 +73,26 @@ def test_best_level_gives_the_models_own_logits_far_beyond_what_the_proof_looks_
     if served.level.chunked:
         for size, beside in ((len(PROMPT), False), (21, True), (1, True)):
             assert apart(logits(served, size, beside=beside), expected) < NEAR
+
+
+FORMS: dict[str, dict[str, Any]] = {  # that the layers over Triton's kernels don't have, and what shows them
+    "hunyuan_v1_dense": {"head_dim": 16},
+    "ministral3": {"head_dim": 16, "rope_parameters": STEEP},
+    "bitnet": {},
+    "apertus": {},
+    "afmoe": {"num_dense_layers": 3, "head_dim": 16},
+    "nanochat": {},
+}
+
+
+@pytest.mark.parametrize("family", FORMS)
+def test_layers_of_other_forms_are_left_to_the_models_own_code(family: str) -> None:
+    model = device_toy(family, **FORMS[family])
+    expected = own_logits(model)
+    served = serve(model)
+    assert served.level in (Level.PAGED, Level.PAGED_MERGED)
+    assert "its layers can't be fused" in served.reason
+    assert apart(logits(served, 21), expected) < NEAR
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "olmo2", "glm4", "granite", "mixtral", "gpt2"])
@@ -177,8 +204,11 @@ def test_tritons_kernels_give_them_of_weights_in_4_bits(deterministic: bool) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "mixtral"])
-def test_one_order_of_sums_gives_the_same_bits_however_a_prompt_is_cut(family: str) -> None:
+def test_one_order_of_sums_gives_the_same_bits_however_a_prompt_is_cut(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("triton")
+    monkeypatch.setattr("inference.levels.proof._SMALL", 0)  # a long proof takes the interpreter a minute
     served = serve(device_toy(family, num_hidden_layers=1), triton_ops(deterministic=True))
     assert served.exact
     assert torch.equal(logits(served, 40), logits(served, len(PROMPT), beside=False))

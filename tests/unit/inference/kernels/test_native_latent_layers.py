@@ -1,4 +1,4 @@
-"""Layers of a stack whose heads attend to latents: right by float64, and the same bits in pieces and at once."""
+"""Layers of a stack whose heads attend to latents: right by float64, and the same bits in pieces."""
 
 from __future__ import annotations
 
@@ -63,7 +63,10 @@ class Paper:
         self.made = drawn(queries, LOWERED, seed=2) / 5
         self.keys, self.values = drawn(HEADS, NOPE, RANK, seed=3) / 4, drawn(HEADS, VALUE, RANK, seed=4) / 6
         self.query_norm, self.latent_norm = (1 + drawn(n, seed=n) / 4 for n in (LOWERED, RANK))
-        self.out, self.gate_up = drawn(HIDDEN, HEADS * VALUE, seed=5) / 9, drawn(2 * INNER, HIDDEN, seed=6) / 7
+        self.out, self.gate_up = (
+            drawn(HIDDEN, HEADS * VALUE, seed=5) / 9,
+            drawn(2 * INNER, HIDDEN, seed=6) / 7,
+        )
         self.down, self.input_norm = drawn(HIDDEN, INNER, seed=7) / 7, 1 + drawn(HIDDEN, seed=8) / 4
 
         def pack(weight: Tensor) -> PackedLinear:

@@ -127,7 +127,7 @@ def layer_norm(x: Tensor, weights: Tensor, eps: float) -> Tensor:
 def test_a_position_without_a_row_is_not_computed() -> None:
     library = next(iter(LIBRARIES.values()))
     ends = replace(plain_ends(library), positions=torch.zeros(8, SHAPE.hidden))
-    with pytest.raises(AssertionError, match="a row is added for each position"):
+    with pytest.raises(AssertionError, match="what depends on positions is known of each"):
         run(model(library, ends, page_count([9], 1)), [prompt(9)], whole([9]))
 
 

@@ -32,6 +32,8 @@ def test_blocks_are_given_out_once_until_they_come_back(size: int, turns: list[i
         first = free.beside(None)
         assert (first is not None) == bool(whole)
         assert first is None or (first % RUN == 0 and first // RUN in whole)
+        if len(free) and not whole:
+            assert free.any() in [*free]
 
 
 def test_first_blocks_are_given_out_first() -> None:

@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from transformers.pytorch_utils import Conv1D  # noqa: E402
+
 from codegen.toys import toy_config  # noqa: E402
 from inference.files.checkpoint import Weights  # noqa: E402
 from inference.loading.classes import model_class, numberless  # noqa: E402
@@ -53,3 +55,15 @@ def test_what_a_tokens_experts_compute_is_counted_as_the_kernels_lay_it_out() ->
     assert held_weights(toy_config("llama"), NONE, torch.device("cpu")).passing == 0
     described = describe_demand(config, Weights(10**9, 0, passing=found), *3 * (torch.float32,))
     assert described.step_token_bytes == 4 * found
+
+
+def test_linears_that_are_stored_turned_are_counted_as_linears() -> None:
+    """GPT-2's, which are loaded in float32 whatever the files have, and packed as all others."""
+    config = toy_config("gpt2")
+    own = model_class(config)
+    assert own is not None
+    turned = sum(each.weight.numel() for each in numberless(own, config).modules() if type(each) is Conv1D)
+    found = held_weights(config, NONE, torch.device("cpu"))
+    assert found.turned == turned > 0
+    assert found.matrices >= turned
+    assert held_weights(toy_config("llama"), NONE, torch.device("cpu")).turned == 0

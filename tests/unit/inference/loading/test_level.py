@@ -59,7 +59,7 @@ def test_best_level_gives_the_models_own_logits_far_beyond_what_the_proof_looks_
         assert_near(served_logits(served, 21), expected)
 
 
-@pytest.mark.parametrize(("most", "level"), [(8, Level.NATIVE), (256, Level.BATCHED)])
+@pytest.mark.parametrize(("most", "level"), [(8, Level.FUSED), (256, Level.BATCHED)])
 def test_a_window_that_no_layer_asks_for_is_left_to_the_models_own_mask(
     most: int, level: Level, library: Library
 ) -> None:

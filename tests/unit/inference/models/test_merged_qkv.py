@@ -12,7 +12,7 @@ from transformers import PreTrainedModel  # noqa: E402
 
 from inference.models.attending import ATTENTION, attend_by, attending_by, install, installed  # noqa: E402
 from inference.models.joined import Linears  # noqa: E402
-from inference.models.merged_qkv import Layout, check_uncut, find_layouts  # noqa: E402
+from inference.models.merged_qkv import Layout, read_layouts  # noqa: E402
 from inference.models.other_shape import OtherShape  # noqa: E402
 from inference.models.paged import use_paged_attention  # noqa: E402
 from tests.unit.inference.toy_models import toy  # noqa: E402
@@ -20,7 +20,7 @@ from tests.unit.inference.toy_models import toy  # noqa: E402
 
 def layouts(model: PreTrainedModel, *names: str) -> list[Layout]:
     linears = {attention: Linears(attention, names) for attention in use_paged_attention(model)}
-    found = find_layouts(model, linears)
+    found = read_layouts(model, linears)
     assert found.keys() == linears.keys()
     return [found[attention] for attention in linears]
 
@@ -79,7 +79,7 @@ def test_what_is_cut_off_is_refused_however_great(family: str, clip: float) -> N
     model = toy(family, clip_qkv=clip)
     linears = {each: Linears(each, ("q_proj", "k_proj", "v_proj")) for each in use_paged_attention(model)}
     with pytest.raises(OtherShape, match="its queries, keys or values are clipped"):
-        check_uncut(model, linears)
+        read_layouts(model, linears)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_is_cut_off_is_refused_however_great(family: str, clip: float) -> N
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_what_is_all_passed_on_is_taken(family: str, names: tuple[str, ...], dtype: Dtype) -> None:
     model = toy(family).to(dtype)
-    check_uncut(model, {each: Linears(each, names) for each in use_paged_attention(model)})
+    read_layouts(model, {each: Linears(each, names) for each in use_paged_attention(model)})
 
 
 def test_the_model_is_as_it_was_before() -> None:
@@ -103,7 +103,7 @@ def test_the_model_is_as_it_was_before() -> None:
     layer = type("Layer", (), {})()
     install(attention, layer)
     attend_by(model, "eager")
-    find_layouts(model, {attention: Linears(attention, ("query_key_value",))})
+    read_layouts(model, {attention: Linears(attention, ("query_key_value",))})
     assert attending_by(model) == "eager" != ATTENTION
     assert installed(attention) is layer
     assert [installed(each) for each in model.modules() if each is not attention] == [None] * (

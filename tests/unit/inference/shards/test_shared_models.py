@@ -66,6 +66,11 @@ def test_shards_of_a_family_give_its_logits(name: str) -> None:
     check(*shared_logits(name))
 
 
+@pytest.mark.parametrize("name", ["hunyuan_v1_dense", "nanochat", "ministral3", "apertus", "hyperclovax"])
+def test_so_do_those_of_families_with_forms_of_their_own(name: str) -> None:
+    check(*shared_logits(name, changes={"head_dim": 16}))
+
+
 @pytest.mark.parametrize(("count", "changes"), UNEVEN)
 def test_a_layer_need_not_be_divided_evenly(count: int, changes: dict[str, Any]) -> None:
     check(*shared_logits("llama", count, changes=changes))
@@ -104,6 +109,8 @@ def test_what_is_rounded_is_rounded_in_shards_too(options: dict[str, Any], error
         ("olmo2", 2, {}, {}, "normalises what all heads ask for together"),
         ("llama", 3, {}, {}, "2 heads of keys and 4 of queries"),
         ("llama4_text", 2, {}, {}, "its layers can't be fused"),
+        ("bitnet", 2, {}, {}, "norms between its linears"),
+        ("afmoe", 2, {"num_dense_layers": 3, "head_dim": 16}, {}, "gates aren't divided"),
         ("cohere2_moe", 2, {}, {}, "has no linears"),
         ("mixtral", 2, {}, {}, "`MixtralSparseMoeBlock` has no linears"),
         ("llama", 2, {}, {"fuse": False}, "fusing layers is switched off"),
