@@ -15,7 +15,8 @@ from tests.engine.test_in_4_bits import rounded_as
 from tests.engine.texts import check_texts, rounding
 
 FAMILIES = "deepseek_v2 deepseek_v3 glm4_moe_lite minicpm3 youtu axk1 longcat_flash kimi_k25".split()
-IN_PARTS = ("longcat_flash",)  # whose layers attend twice
+# Layers that attend twice, another kind of mixture, and an embedding that images' rows are put into
+IN_PARTS = ("longcat_flash", "axk1", "kimi_k25")
 LATENTS, EXPANDED = (
     4 * 2 * (32 + 4),
     4 * 2 * 4 * 60,

@@ -18,7 +18,7 @@ from inference.models.paged import use_paged_attention  # noqa: E402
 from tests.unit.inference.cpu.test_fused_forms import assert_near, model_of, serve  # noqa: E402
 from tests.unit.inference.level_logits import PROMPT, own_logits, served_logits  # noqa: E402
 
-# Queries of the layer's input and of fewer numbers; pairs rotated as complex numbers, as neighbours, as halves
+# Queries of the layer's input, and of fewer numbers; rotated as complex numbers, as neighbours, as halves
 FAMILIES = "deepseek_v2 deepseek_v3 glm4_moe_lite minicpm3 youtu".split()
 
 
