@@ -195,8 +195,8 @@ Levels, best first:
 * `uncached`: the same, and each token computes its whole sequence again.
 
 Layers that keep a state in place of keys and values (state spaces, linear attention, short convolutions) have
-it for each sequence at the packed levels, too. At `fused` gated delta nets, Mamba 2 and short convolutions
-are part of the one call; at `native` these and Mamba are computed by the C extension, others by their own
+it for each sequence at the packed levels, too. At `fused` gated delta nets, Mamba, Mamba 2 and short
+convolutions are part of the one call; at `native` they are computed by the C extension, others by their own
 code. The prefix cache keeps a state at the end of each long prompt and text, and where others leave one. On a
 GPU those four are computed by Triton's kernels, at `paged+merged` or `paged`; models with others are
 `sequential` there.

@@ -39,6 +39,5 @@ def to_fragment(value: LongInteger) -> orjson.Fragment:
 
 
 def _integer(digits: str) -> int | LongInteger:
-    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
-        return LongInteger(digits)
-    return int(digits)
+    number = int(digits)  # of 309 digits at most: longer ones the parser that `body` comes from refuses
+    return number if -(2**63) <= number < 2**64 else LongInteger(digits)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from inference.models.joined import Linears
 from inference.models.linears import NativeLinear, make_linear
 from inference.models.quantised import codes_of, make_quantised
+from inference.models.weights import NarrowLinear
 
 
 def put_back(linears: Linears, packed: NativeLinear) -> None:
@@ -19,6 +20,14 @@ def put_back(linears: Linears, packed: NativeLinear) -> None:
     for name, part, bias in zip(linears.names, _separate(whole, sizes), biases, strict=True):
         part.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         setattr(linears.parent, name, part)
+
+
+def put_one_back(kept: Linears, packed: NativeLinear) -> None:
+    """Give a linear its weight back; its bias stayed, and so does the module, of which more may be known."""
+    (name,) = kept.names
+    module, weight = kept.parent.get_submodule(name), packed.unpack().weight
+    narrow = isinstance(module, NarrowLinear)
+    module.weight = nn.Parameter(weight if narrow else weight.float(), requires_grad=False)
 
 
 def _reordered(whole: nn.Linear, order: Tensor) -> nn.Linear:

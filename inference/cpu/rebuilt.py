@@ -10,7 +10,7 @@ import numpy as np
 
 from inference.cpu.experts import NativeExperts
 from inference.cpu.latents import PackedLatents
-from inference.cpu.putting_back import put_back
+from inference.cpu.putting_back import put_back, put_one_back
 from inference.kernels.native import Library, PackedLinear
 from inference.kernels.native_adapters import Linears as AdapterLinears
 from inference.kernels.native_attention import NativeCacheLayer, NativeStep
@@ -85,7 +85,7 @@ class Layer:
     """A rebuilt layer, without a cache yet."""
 
     parts: LayerParts
-    probed: Probed | None  # None: it keeps a state
+    probed: Probed | None  # None: it keeps a state, or mixes no tokens
     packed: Packed | None  # None: not yet
     shape: StackShape
     rope: tuple[Rope, str] | None  # and how heads are rotated by it; None: they aren't
@@ -93,7 +93,7 @@ class Layer:
     parallel: bool = False  # attention and the MLP are beside each other
     late_norms: bool = False  # queries and keys are normalised once they are rotated
 
-    def weights(self, past: NativeCacheLayer | NativeStateLayer, rotary: int | None) -> LayerWeights:
+    def weights(self, past: NativeCacheLayer | NativeStateLayer | None, rotary: int | None) -> LayerWeights:
         """Return what a stack is made of; `rotary`: which of its rotations is this layer's."""
         assert self.packed is not None, "it is packed"
         packed, mixture = iter(self.packed.linears), self.packed.mixture
@@ -102,8 +102,6 @@ class Layer:
             None if each is None else next(packed).packed for each in self.parts.places
         ]
         qkv, out, gate_up, down = linears
-        assert qkv is not None, "each layer attends"
-        assert out is not None, "and gives what it found"
         norms, how = self.parts.norms, Attention(scaling=1.0) if self.probed is None else self.probed.how
         shares_norm = self.parallel and norms.before_mlp is None
         return LayerWeights(
@@ -149,6 +147,8 @@ class Layer:
         assert self.packed is not None, "it is packed"
         for linears, packed in zip(self.parts.linears, self.packed.linears, strict=True):
             put_back(linears, packed)
+        for kept, linear in self.parts.kept:
+            put_one_back(kept, linear)
         if self.packed.mixture is not None:
             self.packed.mixture.experts.restore()
         if self.packed.latents is not None:
@@ -159,6 +159,7 @@ def find_layers(builders: list[Builder]) -> Iterator[Layer]:
     """Yield the layers; raise OtherShape at the first that isn't of the shape, or not of the others'."""
     shapes: dict[tuple[bool, bool], StackShape] = {}  # of those that attend or don't, and are rotated or not
     found: dict[bool, Variant] = {}
+    activations: set[str] = set()
     for builder in builders:
         layer, variant = builder.find(found.get(builder.attends))
         for rotated in (False, True) if layer.rope is not None else (False,):
@@ -166,14 +167,18 @@ def find_layers(builders: list[Builder]) -> Iterator[Layer]:
             if shapes.setdefault((builder.attends, rotated), common) != common:
                 raise OtherShape("its layers are of several shapes")
         found[builder.attends] = variant
+        if layer.parts.gate_up is not None:
+            activations.add(layer.parts.activation)
         yield layer
-    if len({(each.eps, each.activation, each.residual) for each in shapes.values()}) > 1:
+    if len({(each.eps, each.centred, each.residual) for each in shapes.values()}) > 1:
         raise OtherShape("its layers that keep a state are otherwise than those that attend")
+    if len(activations) > 1:
+        raise OtherShape("its MLPs have several activations")
 
 
 def _common(shape: StackShape, *, rotated: bool) -> StackShape:
-    """Return what layers have in common: not inner numbers and scalings; and some aren't rotated."""
-    common = replace(shape, inner=0, scaling=1.0)
+    """Return what layers have in common: each has its own MLP and scaling, and some aren't rotated."""
+    common = replace(shape, inner=0, scaling=1.0, activation="silu")
     return common if rotated else replace(common, interleaved=False, rotary_dim=None)
 
 
@@ -183,7 +188,7 @@ class Builder:
     def __init__(
         self, library: Library, packs: Packs, trace: LayerTrace, parts: LayerParts, probed: Probed | None
     ) -> None:
-        """`probed`: what its attention was seen to want; None: it keeps a state."""
+        """`probed`: what its attention was seen to want; None: it doesn't attend."""
         self._library = library
         self._packs = packs
         self._trace = trace
@@ -192,7 +197,7 @@ class Builder:
 
     @property
     def attends(self) -> bool:
-        """Return whether the layer attends, and doesn't keep a state."""
+        """Return whether the layer attends, and doesn't keep a state or mix no tokens."""
         return self._probed is not None
 
     def find(self, like: Variant | None) -> tuple[Layer, Variant]:
@@ -211,6 +216,8 @@ class Builder:
             raise OtherShape("states can't be divided among processes")
         if group is not None and self._parts.latent is not None:
             raise OtherShape("latents can't be divided among processes")
+        if group is not None and not self._parts.feeds:
+            raise OtherShape("layers without an MLP can't be divided among processes")
         share = (
             None
             if group is None or self._probed is None
@@ -226,7 +233,7 @@ class Builder:
             packed.mixture.experts.free()
         if packed.latents is not None:
             packed.latents.free()
-        for group in self._parts.linears:
+        for group in (*self._parts.linears, *(each for each, _ in self._parts.kept)):
             for name in group.names:
                 drop_weight(group.parent.get_submodule(name))
         if share is None:
@@ -289,6 +296,7 @@ class Builder:
             scaling=1.0,
             activation=cast(Activation, parts.activation),
             residual=variant.residual,
+            centred=parts.norms.centred,
         )
 
     def _reproduces(self, layer: Layer) -> bool:
@@ -315,11 +323,12 @@ class Builder:
         added = (trace.result - trace.given).norm()
         return bool((found - trace.result).norm() <= _NEAR * added)
 
-    def _past(self, pages: int) -> NativeCacheLayer | NativeStateLayer:
-        """Return an empty cache, or place for a state."""
+    def _past(self, pages: int) -> NativeCacheLayer | NativeStateLayer | None:
+        """Return an empty cache, or place for a state; None: the layer mixes no tokens."""
         if self._probed is not None:
             return NativeCacheLayer(self._library, self._probed.shape, pages)
-        assert self._parts.state is not None, "it attends, or keeps a state"
+        if self._parts.state is None:
+            return None
         layer = NativeStateLayer(self._parts.state)
         layer.allocate(1)
         return layer

@@ -96,16 +96,19 @@ class FusedModel:
         left, kept = iter(caches), [NativeStateLayer(each) for each in self._states]
         places = iter(kept)
         for layer in self._layers:
-            past = next(places) if layer.probed is None else next(left)
+            keeps = layer.parts.state is not None
+            past = next(places) if keeps else None if layer.probed is None else next(left)
             if layer.rope is not None and layer.rope not in ropes:
                 ropes.append(layer.rope)
             rotary = None if layer.rope is None else ropes.index(layer.rope)
             weights.append(layer.weights(past, rotary))
         inner = max(layer.shape.inner for layer in self._layers)
+        activated = (layer for layer in self._layers if layer.parts.gate_up is not None)
+        activation = next(activated, self._layers[0]).shape.activation
         attending = (layer for layer in self._layers if layer.probed is not None)
         rotated = (layer for layer in self._layers if layer.rope is not None)
         shape = next(rotated, next(attending, self._layers[0])).shape
-        stack = NativeStack(self._library, weights, replace(shape, inner=inner))
+        stack = NativeStack(self._library, weights, replace(shape, inner=inner, activation=activation))
         if self._group is not None:
             stack.share(self._group.adds_up)
         if adapters is not None:
@@ -162,7 +165,8 @@ class FusedModel:
         layers = [layer.packed for layer in self._layers if layer.packed is not None]
         routers = (each.mixture.router for each in layers if each.mixture is not None)
         products = (each.latents.products for each in layers if each.latents is not None)
-        return [*self._rounding, *routers, *products]
+        kept = (linear for layer in self._layers for _, linear in layer.parts.kept)
+        return [*self._rounding, *routers, *products, *kept]
 
     @property
     def _rounding(self) -> list[NativeLinear]:
@@ -308,10 +312,11 @@ def fuse_model(
     """
     # Experts can't be divided among processes
     mixture_in = read_mixture if packs.group is None else lambda _: None
-    anatomy = read_model(model, probed, prompt, positions, mixture_in, mixers_of(states))
+    anatomy = read_model(model, probed, prompt, positions, mixture_in, mixers_of(states, packs.routers))
     for path in fixed_linears(model, anatomy.parts).intersection(adapted):
         raise OtherShape(
-            f"an adapter adds to `{path}`, which chooses or gates experts, or multiplies latents"
+            f"an adapter adds to `{path}`, by which experts are chosen or gated, states read or latents "
+            "multiplied"
         )
     builders = [
         Builder(library, packs, each, part, probed.get(each.attention))

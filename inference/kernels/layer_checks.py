@@ -25,6 +25,12 @@ def check_layer(layer: LayerWeights, shape: StackShape) -> None:
 
 
 def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
+    if layer.qkv is None or layer.out is None:
+        parts = layer.qkv, layer.out, layer.state, layer.cache
+        assert all(each is None for each in parts), "a mixer, or none of it"
+        assert layer.gate_up is not None or layer.mixture is not None, "a mixer, or an MLP"
+        assert not layer.parallel, "there is nothing beside the MLP"
+        return None
     assert layer.qkv.k == layer.out.n == shape.hidden, "it reads and gives what the layer does"
     if layer.state is not None:
         return layer.state.check(layer.qkv, layer.out)
@@ -65,8 +71,8 @@ def _check_mlp(layer: LayerWeights, shape: StackShape) -> None:
         layer.mixture.check(shape.hidden)
     if layer.gate_up is None or layer.down is None:
         assert layer.gate_up is layer.down is None, "an MLP is all there, or none of it"
-        assert layer.mixture is not None, "an MLP, or a mixture"
-        assert not layer.mixture.gated, "there is an MLP to be gated"
+        assert layer.mixture is None or not layer.mixture.gated, "there is an MLP to be gated"
+        assert layer.mixture is not None or not layer.parallel, "there is nothing beside attention"
         return
     inner = layer.down.k
     assert inner <= shape.inner, "no MLP has more inner numbers"

@@ -59,16 +59,17 @@ class StackShape:
 class LayerWeights:
     """One layer: x += attention(norm(x)); x += mlp(norm(x)), with norms where there are weights.
 
-    In parallel it is x += attention(norm(x)) + mlp(norm(x)). Norms are RMS norms in float32; their weights
-    are what the normalised numbers are multiplied by (1 + w where the module says so). Where the shape is
-    centred they are rows of two: weights, biases; those of queries and keys are then of each head.
+    Either may be all. In parallel it is x += attention(norm(x)) + mlp(norm(x)). Norms are RMS norms in
+    float32; their weights are what the normalised numbers are multiplied by (1 + w where the module says so).
+    Where the shape is centred they are rows of two: weights, biases; those of queries and keys are then of
+    each head.
     """
 
-    qkv: PackedLinear  # hidden -> (heads + 2 * kv_heads) * head_dim
-    out: PackedLinear
-    gate_up: PackedLinear | None  # hidden -> 2 * inner, the gates first, or inner; None: the mixture is all
+    qkv: PackedLinear | None  # hidden -> (heads + 2 * kv_heads) * head_dim; None: no token is mixed
+    out: PackedLinear | None
+    gate_up: PackedLinear | None  # hidden -> 2 * inner, the gates first, or inner; None: a mixture is all
     down: PackedLinear | None
-    cache: NativeCacheLayer | None  # None: it keeps a state
+    cache: NativeCacheLayer | None  # None: it doesn't attend
     state: NativeStateLayer | None = None  # what is between `qkv` and `out` in place of attention
     latent: NativeLatentLayer | None = None  # the same where its heads attend to latents
     gated: int = 0  # `qkv` has gates of what is found, behind each head's query (1), or behind all (2)

@@ -49,7 +49,7 @@ class RecurrenceStruct(ctypes.Structure):
     )
 
 
-class _ScanStruct(ctypes.Structure):
+class ScanStruct(ctypes.Structure):
     """`ScanCall` of state.h."""
 
     _fields_ = (
@@ -218,27 +218,25 @@ class MambaScan:
         """Return (tokens, channels) of a step's rows, all in float32."""
         x, out = x.contiguous(), torch.empty(x.shape)
         steps, gates, into, by = (rows_of(each) for each in (steps, gates, *projected))
-        call = _ScanStruct(
-            runs=runs.address,
+        call = self.struct()
+        call.runs, call.x = runs.address, x.data_ptr()
+        call.steps, call.steps_stride = steps.data_ptr(), steps.stride(0)
+        call.into, call.into_stride = into.data_ptr(), into.stride(0)
+        call.by, call.by_stride = by.data_ptr(), by.stride(0)
+        call.gates, call.gates_stride = gates.data_ptr(), gates.stride(0)
+        call.states, call.out = states.data_ptr(), out.data_ptr()
+        self._library.functions.parley_scan(self._library.handle, ctypes.addressof(call))
+        return out
+
+    def struct(self) -> ScanStruct:
+        """Return what C is told of each step, which lacks the step; it points to what this keeps."""
+        return ScanStruct(
             channels=self.channels,
             keys=self.keys,
-            x=x.data_ptr(),
-            steps=steps.data_ptr(),
-            steps_stride=steps.stride(0),
-            into=into.data_ptr(),
-            by=by.data_ptr(),
-            into_stride=into.stride(0),
-            by_stride=by.stride(0),
-            gates=gates.data_ptr(),
-            gates_stride=gates.stride(0),
             rates=self._rates.data_ptr(),
             step_biases=self._step_biases.data_ptr(),
             skips=self._skips.data_ptr(),
-            states=states.data_ptr(),
-            out=out.data_ptr(),
         )
-        self._library.functions.parley_scan(self._library.handle, ctypes.addressof(call))
-        return out
 
 
 class NativeStates:

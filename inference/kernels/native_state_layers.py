@@ -10,6 +10,7 @@ from torch import Tensor
 
 from inference.kernels.native import PackedLinear
 from inference.kernels.native_recurrence import Recurrence, RecurrenceStruct
+from inference.kernels.native_selection import NativeSelection, Selection
 from inference.kernels.native_state import Convolution, ConvolutionStruct
 from inference.kernels.state_parts import plain
 
@@ -42,7 +43,8 @@ class StateWeights:
 
     layout: StateLayout
     convolution: Convolution
-    recurrence: Recurrence | None = None  # None: the convolution is all
+    recurrence: Recurrence | None = None  # None: the convolution is all, but for a selection
+    selection: Selection | None = None  # Mamba's
     norm: Tensor | None = None
     norm_size: int = 0
     norm_eps: float = 0.0
@@ -64,6 +66,10 @@ class StateWeights:
         if self.recurrence is not None:
             assert channels == self.recurrence.heads.channels, "queries, keys and values are convolved"
             assert at.gates != _NONE, "what comes of it is gated"
+        if self.selection is not None:
+            assert self.recurrence is None, "one or the other"
+            assert at.gates != _NONE, "what comes of it is gated"
+            self.selection.check(channels)
         if self.norm is not None:
             assert self.norm.shape == (self.outputs,), "a weight for each number"
             assert self.norm_size > 0 and self.outputs % self.norm_size == 0, "whole groups"  # noqa: PT018
@@ -80,6 +86,7 @@ class StateMixerStruct(ctypes.Structure):
         ("norm", ctypes.c_void_p),
         ("norm_size", ctypes.c_int64),
         ("norm_eps", ctypes.c_float),
+        ("selection", ctypes.c_void_p),
     )
 
 
@@ -90,6 +97,7 @@ class NativeStateLayer:
         weights.check()
         self.weights = weights
         self.places: Iterable[Tensor] = ()
+        self._selection = None if weights.selection is None else NativeSelection(weights.selection)
         self._norm = None if weights.norm is None else plain(weights.norm)
         self.struct = self._struct()
 
@@ -98,12 +106,15 @@ class NativeStateLayer:
         weights = self.weights
         recent = weights.convolution.states(places)
         self.struct.convolution.recent = recent.data_ptr()
-        if weights.recurrence is None:
-            self.places = (recent,)
-            return
-        states = weights.recurrence.states(places)
-        self.struct.recurrence.states = states.data_ptr()
-        self.places = recent, states
+        self.places = (recent,)
+        if weights.recurrence is not None:
+            states = weights.recurrence.states(places)
+            self.struct.recurrence.states = states.data_ptr()
+            self.places = recent, states
+        if self._selection is not None:
+            states = self._selection.scan.states(places)
+            self._selection.struct.scan.states = states.data_ptr()
+            self.places = recent, states
 
     def check(self, into: PackedLinear, out: PackedLinear) -> None:
         """Assert that linears are those around it: C would read past their ends."""
@@ -120,4 +131,5 @@ class NativeStateLayer:
             None if self._norm is None else self._norm.data_ptr(),
             weights.norm_size,
             weights.norm_eps,
+            None if self._selection is None else ctypes.addressof(self._selection.struct),
         )

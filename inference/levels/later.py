@@ -46,7 +46,8 @@ class LaterAdapters:
         if not heard:
             raise refused(files.name, USELESS)
         for path in self.fixed & heard.keys():
-            raise refused(files.name, f"it adds to `{path}`, by which experts are chosen or gated: {MERGE}")
+            why = "by which experts are chosen or gated, states read or latents multiplied"
+            raise refused(files.name, f"it adds to `{path}`, {why}: {MERGE}")
         return self.holder.native(heard)
 
     def attempt(self, name: str, place: int, adapter: NativeAdapter) -> Iterator[None]:

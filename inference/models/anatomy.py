@@ -21,13 +21,14 @@ from inference.models.layers import (
     OtherShape,
     ReadMixture,
     read_layer,
+    read_mlp_layer,
     read_state_layer,
 )
 from inference.models.merged_qkv import read_layouts
 from inference.models.paged import Probed
 from inference.models.query_scales import find_query_scales
 from inference.models.rotary import is_static
-from inference.models.trace import LayerTrace, decoder_layers, trace_model
+from inference.models.trace import LayerTrace, decoder_layers, lone_layers, trace_model
 
 # In the order in which they are tried. Neighbours are rotated against each other by tables made for
 # that, or (spread) by tables made for halves. Halves may have one table for both (doubled), or be rotated
@@ -73,6 +74,8 @@ def read_model(
     pasts = [each for each in model.modules() if each in mixers or each in probed]
     attentions = pasts if mixers else list(probed)
     layers = decoder_layers(model, attentions)
+    if layers is None and not llamas:  # some may be an MLP alone
+        layers, attentions = lone_layers(model, attentions) or (None, attentions)
     last = max(positions - len(prompt), 0)  # that near positions are right is seen by the whole model's proof
     try:
         trace = trace_model(model, layers, attentions, prompt, last) if layers else None
@@ -87,14 +90,9 @@ def read_model(
         if not is_static(rope, positions):
             raise OtherShape("its rotary embedding depends on more than the position")
     ends = read_ends(model, trace, lookup(model, prompt), last)
-    parts = [
-        read_state_layer(each.layer, each.attention, mixers[each.attention], mixture_in)
-        if each.attention in mixers
-        else read_layer(each.layer, each.attention, probed[each.attention], mixture_in)
-        for each in traced
-    ]
+    parts = [_read_layer(each, probed, mixture_in, mixers) for each in traced]
     pairs = list(zip(traced, parts, strict=True))
-    attending = {trace.attention: each.qkv for trace, each in pairs if each.plain}
+    attending = {trace.attention: each.qkv for trace, each in pairs if each.qkv is not None and each.plain}
     if llamas:
         _check_llamas(parts, ends)
     layouts = read_layouts(model, attending)
@@ -107,6 +105,20 @@ def read_model(
         if ends.centred != parts[0].norms.centred:
             raise OtherShape("its last norm is of another kind than its layers'")
     return Anatomy(traced, tuple(parts), ends)
+
+
+def _read_layer(
+    trace: LayerTrace,
+    probed: Mapping[nn.Module, Probed],
+    mixture_in: ReadMixture,
+    mixers: Mapping[nn.Module, MixerParts],
+) -> LayerParts:
+    """Return the parts of a layer that keeps a state, attends, or mixes no tokens; raise OtherShape."""
+    if trace.attention in mixers:
+        return read_state_layer(trace.layer, trace.attention, mixers[trace.attention], mixture_in)
+    if trace.attention is trace.layer:
+        return read_mlp_layer(trace.layer, mixture_in)
+    return read_layer(trace.layer, trace.attention, probed[trace.attention], mixture_in)
 
 
 def _check_llamas(parts: list[LayerParts], ends: Bare) -> None:
@@ -128,7 +140,7 @@ def variants(
     rotations = ROTATIONS if trace.rope is not None and parts.state is None else ("none",)
     norms = parts.norms
     lone = norms.before_attention is not None and norms.after_attention is norms.after_mlp is None
-    orders = (False, True) if lone and not llamas else (False,)
+    orders = (False, True) if lone and parts.feeds and not llamas else (False,)
     of_heads = norms.query is not None or norms.key is not None
     late = (False, True) if of_heads and not llamas else (False,)
     for each in product(orders, late, rotations, parts.residuals):

@@ -15,12 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from inference.kernels.native_state_layers import StateWeights
+from inference.models.blocks import find_block, parts_of, refuse_others
 from inference.models.joined import Linears as Linears
-from inference.models.joined import is_linear, linears_in, named_linears
+from inference.models.joined import linears_in, named_linears
 from inference.models.latent_layers import LatentParts, makes_latents, read_latents
+from inference.models.linears import NativeLinear
 from inference.models.merged_qkv import Layout
 from inference.models.mixture_parts import MixtureParts as MixtureParts
-from inference.models.mlps import GATE_UP, read_mlp
+from inference.models.mlps import GATE_UP, Mlp, read_mlp
 from inference.models.norms import Norms, is_norm, read_norm
 from inference.models.norms import norm_weight as norm_weight
 from inference.models.other_shape import OtherShape as OtherShape
@@ -35,10 +37,12 @@ _HEAD_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_lay
 JOINED = (*_QKV, *GATE_UP)  # whose linears are computed as one
 LAYER_LINEARS = 4  # of which those with the same input are computed as one
 _MULTIPLIERS = ("residual_multiplier", "residual_scale")  # of what attention and the MLP give
+_LFM3 = ("operator_norm", "post_operator_norm", "ffn_norm", "post_ffn_norm")
 _FEW = 2  # norms whose names don't say where they are
 _LLAMAS_ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
 
 
+Kept = tuple[tuple[Linears, NativeLinear], ...]  # linears that a state is read by, which are packed already
 ReadMixture = Callable[[nn.Module], MixtureParts | None]  # None: it has no experts. Raises OtherShape
 
 
@@ -49,15 +53,16 @@ class MixerParts:
     into: Linears
     out: Linears
     state: StateWeights
+    kept: Kept = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerParts:
     """A layer in its parts."""
 
-    qkv: Linears  # or what else it begins with
-    out: Linears
-    gate_up: Linears | None  # None: a mixture shares nothing
+    qkv: Linears | None  # or what else it begins with; None: nothing mixes its tokens
+    out: Linears | None
+    gate_up: Linears | None  # None: a mixture that there is shares nothing
     down: Linears | None
     norms: Norms
     activation: str
@@ -72,6 +77,12 @@ class LayerParts:
     latent: LatentParts | None = None  # of one whose heads attend to latents
     xielu: Xielu | None = None  # the numbers of such an activation
     query_scales: Tensor | None = None  # (positions,): what queries are multiplied by there
+    kept: Kept = ()
+
+    @property
+    def feeds(self) -> bool:
+        """Return whether there is an MLP, or a mixture."""
+        return self.gate_up is not None or self.mixture is not None
 
     @property
     def gates(self) -> bool:
@@ -82,6 +93,7 @@ class LayerParts:
         """Return the same with what attention does with what its linears give."""
         if layout is None:
             return self
+        assert self.qkv is not None, "it attends"
         qkv = self.qkv if layout.order is None else self.qkv.ordered(layout.order)
         return replace(self, qkv=qkv, factor=layout.factor)
 
@@ -89,6 +101,8 @@ class LayerParts:
         """Raise OtherShape if the layer isn't of Llama's shape."""
         if self.norms.centred:
             raise OtherShape("its norms are layer norms, and no root-mean-square norms")
+        if not self.feeds:
+            raise OtherShape("it has no MLP")
         if not self.gates:
             raise OtherShape("its MLP has no gates")
         if self.activation not in _LLAMAS_ACTIVATIONS:
@@ -152,33 +166,44 @@ def read_state_layer(
 ) -> LayerParts:
     """Return the parts of a layer that keeps a state, which are `mixer`'s; raise OtherShape."""
     linears = parts.into, parts.out
-    return replace(_around(layer, mixer, linears, list(mixer.modules()), mixture_in), state=parts.state)
+    return replace(
+        _around(layer, mixer, linears, list(mixer.modules()), mixture_in), state=parts.state, kept=parts.kept
+    )
+
+
+def read_mlp_layer(layer: nn.Module, mixture_in: ReadMixture = lambda _: None) -> LayerParts:
+    """Return the parts of a layer in which nothing mixes tokens; raise OtherShape."""
+    found = _around(layer, None, (), [], mixture_in)
+    norms = found.norms
+    if norms.before_mlp is not None or norms.after_attention is not None:
+        raise OtherShape("it has several norms, and nothing that mixes its tokens")
+    return replace(found, norms=replace(norms, before_attention=None, before_mlp=norms.before_attention))
 
 
 def _around(
     layer: nn.Module,
-    mixer: nn.Module,
-    linears: tuple[Linears, Linears],
+    mixer: nn.Module | None,
+    linears: tuple[Linears, ...],
     known: list[nn.Module],
     mixture_in: ReadMixture,
     probed: Probed | None = None,
 ) -> LayerParts:
     """Return the parts of a layer around what mixes its tokens, whose linears and other modules are known."""
-    block = _block(layer, mixer)
-    mixture = mixture_in(block)
+    block = find_block(layer, mixer)
+    mixture = None if block is None else mixture_in(block)
     shared = block if mixture is None else mixture.shared
     mlp = None if shared is None else read_mlp(shared)
     inner = 0 if mlp is None else mlp.inner
-    reads = linears[0].inputs, linears[1].inputs, inner
+    reads = _inputs(linears, mlp, mixture), linears[1].inputs if linears else 0, inner
     norms, normed = _norms(layer, mixer, block, probed, reads)
-    known += [] if mixture is None else list(block.modules())  # who read it knows them
+    known += [] if mixture is None else list(mixture.block.modules())  # who read it knows them
     known += [each for norm in normed for each in norm.modules()]
     known += [] if mlp is None or mlp.learned is None else [mlp.learned]
-    _refuse_others(layer, known, [*linears, *((mlp.up, mlp.down) if mlp else ())])
+    refuse_others(layer, known, [*linears, *((mlp.up, mlp.down) if mlp else ())])
     multiplier = next((getattr(layer, name) for name in _MULTIPLIERS if hasattr(layer, name)), 1.0)
     return LayerParts(
-        qkv=linears[0],
-        out=linears[1],
+        qkv=linears[0] if linears else None,
+        out=linears[1] if linears else None,
         gate_up=None if mlp is None else mlp.up,
         down=None if mlp is None else mlp.down,
         norms=norms,
@@ -189,6 +214,14 @@ def _around(
         mixture=mixture,
         xielu=None if mlp is None else mlp.numbers,
     )
+
+
+def _inputs(linears: tuple[Linears, ...], mlp: Mlp | None, mixture: MixtureParts | None) -> int:
+    """Return how many numbers a layer reads of a row, as the first of its parts does."""
+    if linears or mlp is not None:
+        return next(each.inputs for each in (*linears, *(() if mlp is None else (mlp.up,))))
+    assert mixture is not None, "it has parts"
+    return mixture.router.shape[1]
 
 
 def _attention_linears(attention: nn.Module, probed: Probed) -> tuple[Linears, Linears]:
@@ -207,30 +240,10 @@ def _attention_linears(attention: nn.Module, probed: Probed) -> tuple[Linears, L
         return Linears(attention, (merged[0],)), Linears(attention, (out[0],))
 
 
-def _block(layer: nn.Module, attention: nn.Module) -> nn.Module:
-    """Return what a layer has behind its attention; itself, if an MLP's two linears are in it."""
-    mlp = getattr(layer, "mlp", None)
-    if isinstance(mlp, nn.Module):
-        return mlp
-    others = [
-        (name, module)
-        for name, module in layer.named_children()
-        if attention not in module.modules()
-        and not name.endswith("norm")
-        and not is_norm(module)
-        and (any(True for _ in module.parameters()) or any(map(is_linear, module.modules())))  # of few bits
-    ]
-    if len(others) == 1:
-        return others[0][1]
-    if others and [name for name, _ in others] == [name for name, _ in linears_in(layer)]:
-        return layer
-    raise OtherShape("it has no module `mlp`")
-
-
 def _norms(
     layer: nn.Module,
-    attention: nn.Module,
-    block: nn.Module,
+    attention: nn.Module | None,
+    block: nn.Module | None,
     probed: Probed | None,
     reads: tuple[int, int, int],
 ) -> tuple[Norms, list[nn.Module]]:
@@ -273,11 +286,16 @@ def _norms(
     return norms, [each for each in modules if each is not None]
 
 
-def _placed_norms(layer: nn.Module, attention: nn.Module, block: nn.Module) -> list[nn.Module | None]:
+def _placed_norms(
+    layer: nn.Module, attention: nn.Module | None, block: nn.Module | None
+) -> list[nn.Module | None]:
     """Return those before attention, after it, before the MLP and after it."""
-    given = {name: each for name, each in _norm_modules(layer, attention) if each is not block}
+    blocks = parts_of(block)
+    given = {name: each for name, each in _norm_modules(layer, attention) if each not in blocks}
     if block is layer:
         given = {name: each for name, each in given.items() if is_norm(each)}
+    if given.keys() == set(_LFM3):
+        return [given[name] for name in _LFM3]
     if "pre_feedforward_layernorm" in given:  # as in Gemma 2
         order = ("input", "post_attention", "pre_feedforward", "post_feedforward")
     elif "post_feedforward_layernorm" in given:  # as in OLMo 2
@@ -302,7 +320,7 @@ def _placed_norms(layer: nn.Module, attention: nn.Module, block: nn.Module) -> l
 
 
 def _named_norms(
-    parents: tuple[nn.Module, nn.Module], pairs: tuple[tuple[str, str], ...]
+    parents: tuple[nn.Module | None, nn.Module | None], pairs: tuple[tuple[str, str], ...]
 ) -> list[nn.Module | None]:
     """Return those of two modules that have one of several pairs of names, one in each."""
     found = (
@@ -312,10 +330,12 @@ def _named_norms(
     return [next((each for each in named if isinstance(each, nn.Module)), None) for named in found]
 
 
-def _norm_modules(layer: nn.Module, attention: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _norm_modules(layer: nn.Module, attention: nn.Module | None) -> Iterator[tuple[str, nn.Module]]:
     """Return what is in a layer beside its attention and its MLP."""
     for name, module in layer.named_children():
-        if attention not in module.modules() and (is_norm(module) or any(True for _ in module.parameters())):
+        if (attention is None or attention not in module.modules()) and (
+            is_norm(module) or any(True for _ in module.parameters())
+        ):
             yield name, module
 
 
@@ -325,14 +345,3 @@ def _has_sinks_alone(attention: nn.Module, sinks: Tensor | None) -> bool:
     return (
         sinks is not None and len(own) == 1 and torch.equal(own[0].flatten().float(), sinks.flatten().float())
     )
-
-
-def _refuse_others(layer: nn.Module, modules: list[nn.Module], linears: list[Linears | None]) -> None:
-    """Raise OtherShape if the layer has parameters that no part of it accounts for."""
-    known = {id(each.parent.get_submodule(name)) for each in linears if each for name in each.names}
-    known |= {id(each) for each in modules}
-    for name, module in layer.named_modules():
-        if id(module) in known or name.endswith("norm"):
-            continue
-        if next(module.parameters(recurse=False), None) is not None:
-            raise OtherShape(f"it has a module `{name or type(layer).__name__}`")

@@ -95,23 +95,20 @@ def _placed(group: Linears, places: Mapping[nn.Module, str]) -> Iterator[tuple[s
 
 
 def fixed_linears(model: nn.Module, layers: Sequence[LayerParts]) -> frozenset[str]:
-    """Return the linears of layers that take nothing more: they choose experts, gate, or multiply latents."""
+    """Return the linears that take nothing more: they choose or gate, read states, multiply latents."""
     known = {
         id(each.parent.get_submodule(name))
         for parts in layers
         for each in parts.linears
         for name in each.names
     }
-    blocks = {id(parts.mixture.block) for parts in layers if parts.mixture is not None}
-    between = {id(each) for parts in layers if parts.latent is not None for each in parts.latent.modules}
-    found = []
-    for path, module in model.named_modules():
-        if id(module) in between:
-            found.append(path)
-        if id(module) in blocks:
-            inside = module.named_modules(prefix=path)
-            found += [name for name, each in inside if id(each) not in known and _size(each) is not None]
-    return frozenset(found)
+    blocks = [parts.mixture.block for parts in layers if parts.mixture is not None]
+    inside = {id(each) for block in blocks for each in block.modules()} - known
+    kept = [each for parts in layers for each, _ in parts.kept]
+    inside |= {id(each.parent.get_submodule(name)) for each in kept for name in each.names}
+    inside |= {id(each) for parts in layers if parts.latent is not None for each in parts.latent.modules}
+    modules = model.named_modules()
+    return frozenset(path for path, each in modules if id(each) in inside and _size(each) is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from torch.nn.functional import linear
 from inference.kernels.choosing import SCORINGS, Choosing
 from inference.models.gates import find_gating
 from inference.models.layers import MixtureParts, OtherShape
-from inference.models.mlps import gated_mlp
+from inference.models.mlps import gated_mlp, read_mlp
 from inference.models.quantised import LINEARS
 from inference.models.quantised_experts import first_sizes, is_mixture
 
@@ -96,17 +96,21 @@ def _sizes(experts: nn.Module) -> tuple[int, int]:
 
 
 def _shared(block: nn.Module) -> nn.Module | None:
-    """Return the one gated MLP of a block that has one."""
-    found = []
-    for module in block.modules():
-        try:
-            gated_mlp(module)
-        except OtherShape:
-            continue
-        found.append(module)
+    """Return the one MLP of a block that has one."""
+    found = [each for each in block.modules() if _is_mlp(each)]
     if len(found) > 1:
         raise OtherShape(f"`{type(block).__name__}` has {len(found)} MLPs beside its experts")
     return found[0] if found else None
+
+
+def _is_mlp(module: nn.Module) -> bool:
+    for read in (gated_mlp, read_mlp):  # whose activation is unknown is an MLP all the same, if it has gates
+        try:
+            read(module)
+        except OtherShape:
+            continue
+        return True
+    return False
 
 
 def _tensors(modules: list[nn.Module]) -> Iterator[Tensor]:
@@ -249,7 +253,7 @@ def _gate(outside: list[nn.Module], shared: nn.Module | None, seen: _Seen, rows:
         fits = type(module) in LINEARS and (module.out_features, module.in_features) == (1, rows.shape[1])
         if fits and _is_near(given * module(rows).sigmoid(), seen.beside):
             return module
-    raise OtherShape("what is added to what its experts give is no gated MLP of its input")
+    raise OtherShape("what is added to what its experts give is no MLP of its input")
 
 
 def _is_near(found: Tensor, expected: Tensor) -> bool:

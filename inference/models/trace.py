@@ -48,7 +48,7 @@ class LayerTrace:
     """One decoder layer with what it was given and what it made of that, (tokens, hidden) each."""
 
     layer: nn.Module
-    attention: nn.Module
+    attention: nn.Module  # or what else mixes tokens; the layer itself: nothing does
     given: Tensor
     result: Tensor
     rope: Rope | None  # None: the layer was given no rotation
@@ -115,6 +115,17 @@ def _holder(model: nn.Module, attention: nn.Module, path: str) -> str:
     own = {id(each) for each in attention.modules()}
     held = {id(each) for each in model.get_submodule(parent).modules()}
     return parent.rpartition(".")[0] if parent and len(held) == len(own) + 1 else parent
+
+
+def lone_layers(model: nn.Module, mixers: list[nn.Module]) -> tuple[list[nn.Module], list[nn.Module]] | None:
+    """Return the one list's layers, and what mixes tokens in each: the layer itself, where nothing does."""
+    paths = {module: path for path, module in model.named_modules()}
+    of_layers = {paths[mixer].rpartition(".")[0]: mixer for mixer in mixers}
+    lists = {path.rpartition(".")[0] for path in of_layers}
+    if len(lists) != 1 or len(of_layers) != len(mixers):
+        return None
+    layers = list(model.get_submodule(lists.pop()).children())
+    return layers, [of_layers.get(paths[layer], layer) for layer in layers]
 
 
 def trace_model(

@@ -12,7 +12,9 @@ from inference.kernels.native_recurrence import Recurrence
 from inference.kernels.native_state import Convolution
 from inference.kernels.native_state_layers import StateLayout, StateWeights
 from inference.models.layers import Linears, MixerParts, OtherShape
-from inference.recurrent.modules import DeltaNet, Mamba2, ShortConvolution, StateModule
+from inference.models.linears import NativePack
+from inference.recurrent.modules import DeltaNet, Mamba, Mamba2, ShortConvolution, StateModule
+from inference.recurrent.selecting import mamba_parts
 
 _BY_HEAD = ("in_proj_qkvz", "in_proj_ba")
 _DELTA = (  # linears of queries, keys and values, of gates, of shares and of steps
@@ -22,17 +24,22 @@ _DELTA = (  # linears of queries, keys and values, of gates, of shares and of st
 )
 
 
-def mixers_of(rebuilt: Mapping[nn.Module, StateModule]) -> dict[nn.Module, MixerParts]:
-    """Return what a stack of C computes of each; raise OtherShape if it can't of one."""
-    return {module: _mixer(module, each) for module, each in rebuilt.items()}
+def mixers_of(rebuilt: Mapping[nn.Module, StateModule], pack: NativePack) -> dict[nn.Module, MixerParts]:
+    """Return what a stack of C computes of each; raise OtherShape if it can't of one.
+
+    `pack`: packs exactly, to stay.
+    """
+    return {module: _mixer(module, each, pack) for module, each in rebuilt.items()}
 
 
-def _mixer(module: nn.Module, rebuilt: StateModule) -> MixerParts:
+def _mixer(module: nn.Module, rebuilt: StateModule, pack: NativePack) -> MixerParts:
     found = None
     if isinstance(rebuilt, DeltaNet):
         found = _delta_net(module, rebuilt)
     elif isinstance(rebuilt, Mamba2):
         found = _mamba2(module, rebuilt)
+    elif isinstance(rebuilt, Mamba):
+        found = mamba_parts(module, rebuilt, pack)
     elif isinstance(rebuilt, ShortConvolution):
         found = _short_convolution(module, rebuilt)
     if found is None:

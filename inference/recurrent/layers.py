@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedModel
-from transformers.cache_utils import LinearAttentionCacheLayerMixin, LinearAttentionLayer
+from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
 from inference.planning.described import STATELESS_TYPES
 
@@ -111,7 +111,7 @@ class CachedStateLayer(StateLayer):
 
 def find_state_layers(model: PreTrainedModel) -> dict[nn.Module, CachedStateLayer]:
     """Return the modules that keep a state, by layer; raise ValueError if it isn't known what one keeps."""
-    cache = DynamicCache(config=model.config.get_text_config())
+    cache = _EmptyCache(config=model.config.get_text_config())
     parts = {at: part for at, part in enumerate(cache.layers) if _keeps_state(part)}
     if not parts:
         return {}
@@ -131,6 +131,22 @@ def find_state_layers(model: PreTrainedModel) -> dict[nn.Module, CachedStateLaye
             raise ValueError("a module that is called twice has two states")
         found[module] = _seen(at, parameter, part)
     return found
+
+
+class _EmptyCache(DynamicCache):
+    """A cache of nothing yet, which says how long it is even where no layer attends: transformers' raises."""
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return how many tokens were read."""
+        return int(super().get_seq_length(layer_idx)) if self._attends else 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Return how many keys a step's mask has, and which is the first."""
+        return super().get_mask_sizes(query_length, layer_idx) if self._attends else (query_length, 0)
+
+    @property
+    def _attends(self) -> bool:
+        return any(isinstance(each, CacheLayerMixin) for each in self.layers)
 
 
 def cache_parameter(model: PreTrainedModel) -> str:

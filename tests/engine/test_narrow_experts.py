@@ -18,7 +18,7 @@ FAMILIES = {
     "gpt_oss": ("fused", "paged+merged"),
     "aria_text": ("fused", "paged+merged"),
     "qwen3_next": ("fused", "paged+merged"),
-    "nemotron_h": ("native", "paged+merged"),
+    "nemotron_h": ("fused", "paged+merged"),
     "deepseek_v32": ("batched", "batched"),
     "deepseek_v4": ("batched", "batched"),
     "inkling_text": ("sequential", "sequential"),

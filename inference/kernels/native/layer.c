@@ -69,9 +69,11 @@ static int64_t prepared_bytes(const Library *library, const Stack *stack, const 
     for (int64_t i = 0; i < stack->count; i++) {
         const Layer *layer = &stack->layers[i];
         const Linear *router = layer->mixture ? layer->mixture->router : NULL;
+        const Selection *selection = layer->state ? layer->state->selection : NULL;
+        const Linear *projects = selection ? selection->projects : NULL, *widens = selection ? selection->widens : NULL;
         const Linear *queries = layer->latent ? layer->latent->queries : NULL;
-        const Linear *linears[] = {layer->qkv, layer->out, layer->gate_up, layer->down, router, queries};
-        for (int j = 0; j < 6; j++)
+        const Linear *linears[] = {layer->qkv, layer->out, layer->gate_up, layer->down, router, projects, widens, queries};
+        for (int j = 0; j < 8; j++)
             if (linears[j]) bytes = most(bytes, (int64_t)linear_input_bytes(library, linears[j], rows));
     }
     return bytes;
@@ -90,8 +92,10 @@ static int64_t most_inner(const Stack *stack, int shared) {
 /* The most numbers that a layer's first linear gives, or (`reads`) its second one reads. */
 static int64_t most_mixed(const Stack *stack, int reads) {
     int64_t found = 0;
-    for (int64_t i = 0; i < stack->count; i++)
-        found = most(found, reads ? stack->layers[i].out->k : stack->layers[i].qkv->n);
+    for (int64_t i = 0; i < stack->count; i++) {
+        const Layer *layer = &stack->layers[i];
+        if (layer->qkv) found = most(found, reads ? layer->out->k : layer->qkv->n);
+    }
     return found;
 }
 
@@ -102,17 +106,31 @@ static int64_t most_channels(const Stack *stack) {
     return found;
 }
 
-/* The cache of any layer that attends; NULL: none does. */
-static const Cache *any_cache(const Stack *stack) {
-    for (int64_t i = 0; i < stack->count; i++)
-        if (!stack->layers[i].state) return &stack->layers[i].cache;
-    return NULL;
-}
-
 static void *take(char **next, int64_t bytes) {
     void *taken = *next;
     *next += (bytes + 63) / 64 * 64;
     return taken;
+}
+
+static void lay_out_selection(Stack *stack, int64_t row, char **next) {
+    int64_t selected = 0, rank = 0, channels = 0;
+    for (int64_t i = 0; i < stack->count; i++) {
+        const Selection *found = stack->layers[i].state ? stack->layers[i].state->selection : NULL;
+        if (!found) continue;
+        selected = most(selected, found->projects->n);
+        rank = most(rank, found->widens->k);
+        channels = most(channels, found->scan.channels);
+    }
+    stack->selected = take(next, row * selected);
+    stack->times = take(next, row * rank);
+    stack->steps = take(next, row * channels);
+}
+
+/* The cache of any layer that attends; NULL: none does. */
+static const Cache *any_cache(const Stack *stack) {
+    for (int64_t i = 0; i < stack->count; i++)
+        if (stack->layers[i].qkv && !stack->layers[i].state) return &stack->layers[i].cache;
+    return NULL;
 }
 
 static void lay_out_screening(Stack *stack, const Library *library, const Ends *ends, char **next) {
@@ -199,6 +217,7 @@ static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
     stack->qkv = take(&next, row * most(most_mixed(stack, 0), most_mixed(stack, 1)));
     stack->attended = take(&next, row * most_mixed(stack, 1));
     stack->convolved = take(&next, row * most_channels(stack));
+    lay_out_selection(stack, row, &next);
     stack->gate_up = take(&next, row * 2 * most_inner(stack, 1));
     stack->inner = take(&next, row * most_inner(stack, 0));
     stack->prepared = take(&next, prepared);
@@ -243,7 +262,8 @@ static int run(StackCall *call) {
     Stack *stack = call->stack;
     call->rows = call->step->tokens;
     call->few = call->rows * stack->shape.hidden <= FEW_NUMBERS;
-    call->trims = call->ends && call->ends->trims && call->tokens->count < call->rows;
+    const int mixes_last = stack->count && stack->layers[stack->count - 1].qkv;
+    call->trims = mixes_last && call->ends && call->ends->trims && call->tokens->count < call->rows;
     if (reserve(stack, call) || reserve_experts(stack, call)) return -1;
     const Cache *cache = any_cache(stack);
     if (cache && attention_plan(&stack->plan, call->step, cache, stack->shape.heads, call->library)) return -1;

@@ -12,8 +12,8 @@
  * then, if it is centred, as many biases; or absent: NULL. An MLP whose first linear gives as many numbers as its second
  * reads has no gates. */
 typedef struct Layer {
-    const Linear *qkv, *out;
-    const Linear *gate_up, *down; /* NULL: only with a mixture, which shares nothing among all rows */
+    const Linear *qkv, *out; /* NULL: it mixes no tokens; then there is no state, and no cache */
+    const Linear *gate_up, *down; /* NULL: a mixture that there is shares nothing among all rows */
     const Mixture *mixture;       /* NULL: none; else its experts' results are added to the MLP's */
     const StateMixer *state; /* NULL: it attends; else `qkv` has what this reads, and there is no cache */
     const LatentMixer *latent; /* NULL: its heads attend to keys of their own; else `qkv` has what this reads */
@@ -32,6 +32,9 @@ typedef struct Layer {
     Attention how;
     Cache cache;
 } Layer;
+
+/* Whether a layer has an MLP or a mixture, and doesn't end with what mixes its tokens. */
+static inline int has_mlp(const Layer *layer) { return layer->gate_up || layer->mixture; }
 
 typedef struct Shape {
     int64_t hidden, heads, kv_heads, head_dim, rotary_dim, interleaved, activation;
@@ -100,6 +103,7 @@ typedef struct Stack {
     float *attended;   /* [row][out->k], the same */
     float *convolved;  /* [row][channels], the same: of layers that keep a state */
     const Runs *runs;  /* the step, for those */
+    float *selected, *times, *steps; /* [row][projects->n], [row][widens->k], [row][channels]: of Mamba's */
     float *given;      /* [row][hidden]: what attention or the MLP gave */
     float *beside;     /* [row][hidden]: what attention gave beside a mixture */
     float *gate_up;    /* [row][2 inner], where gates and ups share a panel */

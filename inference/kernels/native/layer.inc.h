@@ -223,17 +223,7 @@ static void ISA(reduce)(Worker *worker, const StackCall *call) {
     pool_barrier(worker);
 }
 
-/* Add what attention gave to what the mixture beside it gave. */
-static void ISA(add_beside)(Worker *worker, const StackCall *call) {
-    const Stack *stack = call->stack;
-    const int64_t hidden = stack->shape.hidden;
-    for (int64_t row; (row = pool_tile(worker, call->rows)) >= 0;) {
-        float *out = stack->given + row * hidden;
-        const float *add = stack->beside + row * hidden;
-        for (int64_t i = 0; i < hidden; i++) out[i] += add[i];
-    }
-    pool_barrier(worker);
-}
+#include "layer_mlp.inc.h"
 
 /* What a layer does with what attention gave to each row, whose residual stream is x; returns what the next reads. */
 static ISA(Source) ISA(after_attention)(Worker *worker, const StackCall *call, const Layer *layer,
@@ -245,32 +235,21 @@ static ISA(Source) ISA(after_attention)(Worker *worker, const StackCall *call, c
     ISA(linear)(worker, call, &from, layer->parallel && layer->mixture ? stack->beside : stack->given, 0);
     if (!layer->parallel) ISA(reduce)(worker, call);
     from = (ISA(Source)){.x = x, .x_out = sum, .given = layer->parallel ? NULL : stack->given,
-                         .given_norm = layer->attention_norm,
-                         .norm = layer->mid_norm, .linear = layer->gate_up, .place = place + GATE_UP,
-                         .xielu = layer->xielu};
-    if (layer->mixture)
-        ISA(mix)(worker, call, layer, from);
-    if (layer->mixture && layer->parallel) ISA(add_beside)(worker, call);
-    if (!layer->mixture) {
-        ISA(feed_forward)(worker, call, &from, layer->down->k);
-        ISA(normalise)(worker, call, stack->inner, layer->down->k, layer->inner_norm);
-        from = (ISA(Source)){.x = stack->inner, .linear = layer->down, .place = place + DOWN,
-                             .onto = layer->parallel ? stack->given : NULL};
-        ISA(linear)(worker, call, &from, stack->given, 0);
-    }
-    ISA(reduce)(worker, call);
-    return (ISA(Source)){.x = sum, .given = stack->given, .given_norm = layer->mlp_norm};
+                         .given_norm = layer->attention_norm};
+    if (has_mlp(layer)) return ISA(mlp_half)(worker, call, layer, from);
+    from.x_out = NULL;
+    return from;
 }
 
 /* The rows that get logits, of what attention gave and of the residual stream, one behind the other. */
-static void ISA(pick)(Worker *worker, const StackCall *call, int64_t width, float *attended, float *x) {
+static void ISA(pick)(Worker *worker, const StackCall *call, int64_t width, float *attended, const float *from, float *x) {
     const Stack *stack = call->stack;
     const Tokens *tokens = call->tokens;
     int64_t hidden = stack->shape.hidden;
     for (int64_t row; (row = pool_tile(worker, tokens->count)) >= 0;) {
         int64_t at = tokens->rows[row];
         memcpy(attended + row * width, stack->attended + at * width, (size_t)width * sizeof(float));
-        memcpy(x + row * hidden, stack->hidden[0] + at * hidden, (size_t)hidden * sizeof(float));
+        memcpy(x + row * hidden, from + at * hidden, (size_t)hidden * sizeof(float));
         if (call->adapters) stack->adapters_left[row] = call->adapters[at];
     }
     pool_barrier(worker);
@@ -279,17 +258,17 @@ static void ISA(pick)(Worker *worker, const StackCall *call, int64_t width, floa
 #include "ends.inc.h"
 
 /* The last layer from its attention on, and the end, of the rows alone that get logits: nobody reads the others'. */
-static void ISA(trimmed_end)(Worker *worker, const StackCall *call, const Layer *layer) {
+static void ISA(trimmed_end)(Worker *worker, const StackCall *call, const Layer *layer, float *x, float *picked) {
     const Stack *stack = call->stack;
     Tokens tokens = *call->tokens;
     if (!tokens.count) return;
-    ISA(pick)(worker, call, layer->out->k, stack->qkv, stack->hidden[1]); /* both have been read */
+    ISA(pick)(worker, call, layer->out->k, stack->qkv, x, picked); /* both have been read */
     tokens.rows = NULL;
     StackCall rest = *call;
     rest.tokens = &tokens;
     rest.rows = tokens.count;
     rest.adapters = call->adapters ? stack->adapters_left : NULL;
-    ISA(Source) from = ISA(after_attention)(worker, &rest, layer, stack->qkv, stack->hidden[1], stack->hidden[0]);
+    ISA(Source) from = ISA(after_attention)(worker, &rest, layer, stack->qkv, picked, x);
     ISA(logits)(worker, &rest, &from);
 }
 
@@ -300,8 +279,13 @@ void ISA(stack_task)(Worker *worker, void *argument) {
     ISA(Source) from = {.x = call->ends ? stack->hidden[1] : call->in};
     if (call->ends) ISA(embed)(worker, call, stack->hidden[1]);
     for (const Layer *layer = stack->layers; layer < end; layer++) {
-        int trims = call->trims && layer + 1 == end;
-        from.x_out = stack->hidden[0];
+        int trims = call->trims && layer + 1 == end, odd = from.x == stack->hidden[0];
+        float *sum = stack->hidden[odd], *next = stack->hidden[!odd];
+        from.x_out = sum;
+        if (!layer->qkv) {
+            from = ISA(mlp_half)(worker, call, layer, from);
+            continue;
+        }
         from.norm = layer->input_norm;
         from.linear = layer->qkv;
         from.place = (layer - stack->layers) * LAYER_LINEARS + QKV;
@@ -313,10 +297,10 @@ void ISA(stack_task)(Worker *worker, void *argument) {
         else
             ISA(attend_layer)(worker, call, layer, trims);
         if (trims) {
-            ISA(trimmed_end)(worker, call, layer);
+            ISA(trimmed_end)(worker, call, layer, sum, next);
             return;
         }
-        from = ISA(after_attention)(worker, call, layer, stack->attended, stack->hidden[0], stack->hidden[1]);
+        from = ISA(after_attention)(worker, call, layer, stack->attended, sum, next);
     }
     if (call->ends) {
         if (call->tokens->count) ISA(logits)(worker, call, &from);

@@ -2,7 +2,19 @@
 #ifndef PARLEY_STATE_LAYER_H
 #define PARLEY_STATE_LAYER_H
 
+#include "native.h"
 #include "state.h"
+
+/* What Mamba reads of what it has convolved: how much of it is kept, and by what. `scan` lacks what a step says. */
+typedef struct Selection {
+    const Linear *projects; /* channels -> rank + 2 keys */
+    const Linear *widens;   /* rank -> channels: the steps */
+    ScanCall scan;
+    const float *times_norm, *into_norm, *by_norm; /* of the rank, and of keys twice; or NULL */
+    float eps;
+} Selection;
+
+#define SCAN_CHANNELS 64 /* of a tile */
 
 /* What is between the two linears of such a layer. `convolution` and `recurrence` lack what a step says: runs, inputs
  * and outputs. Of a row of the first linear's outputs it is told where each part begins. */
@@ -18,6 +30,7 @@ typedef struct StateMixer {
     const float *norm; /* [out->k], or NULL: ones, and nothing is divided by */
     int64_t norm_size;
     float norm_eps;
+    const Selection *selection; /* NULL: none; else it stands in the recurrence's place */
 } StateMixer;
 
 #endif

@@ -1,5 +1,7 @@
 /* Template (see vector.h): layers that keep a state, and gates of attention, as phases of a stack's task. */
 
+#include "selection.inc.h"
+
 #define STATE_CHANNELS 256 /* of a tile */
 
 /* The step of a layer's convolution: from the first linear's outputs to the recurrence, or to the second linear. */
@@ -12,7 +14,7 @@ static ConvolutionCall ISA(convolution_of)(const StackCall *call, const Layer *l
     found.stride = layer->qkv->n;
     found.before = state->before < 0 ? NULL : stack->qkv + state->before;
     found.behind = state->behind < 0 ? NULL : stack->qkv + state->behind;
-    found.out = state->recurs ? stack->convolved : stack->attended;
+    found.out = state->recurs || state->selection ? stack->convolved : stack->attended;
     return found;
 }
 
@@ -54,6 +56,7 @@ static void ISA(keep_state)(Worker *worker, const StackCall *call, const Layer *
         ISA(convolution_tile)(&convolution, i / parts, first, ISA(least)(first + STATE_CHANNELS, channels));
     }
     pool_barrier(worker);
+    if (layer->state->selection) ISA(select)(worker, call, layer);
     if (!layer->state->recurs) return;
     const RecurrenceCall recurrence = ISA(recurrence_of)(call, layer);
     int64_t heads = recurrence.value_heads;

@@ -60,6 +60,27 @@ def complaint(schema: Mapping[str, Any], body: Any) -> str | None:
             "`a` must have at most 1 members. Given: 2. Send fewer",
         ),
         (
+            properties(a={"type": "object", "x-most": 1, "additionalProperties": {}}),
+            {"a": {"b": 1}},
+            None,
+        ),
+        (  # an object that says no type
+            properties(a={"x-most": 1, "properties": {"b": {}, "c": {}}}),
+            {"a": {"b": 1, "c": 2}},
+            "`a` must have at most 1 members. Given: 2. Send fewer",
+        ),
+        (properties(a={"type": "array", "x-most": 2}), {"a": ["x"] * 2}, None),
+        (
+            properties(a={"anyOf": [FEW, {"type": "array", "enum": [[]]}]}),
+            {"a": ["x"] * 3},
+            "`a` must have at most 2 items. Given: 3. Send fewer",
+        ),
+        (
+            properties(a={"type": "array", "anyOf": [FEW]}),
+            {"a": ["x"] * 3},
+            "`a` must have at most 2 items. Given: 3. Send fewer",
+        ),
+        (
             properties(a={"type": "array", "items": properties(b={"$ref": "#/components/schemas/Few"})}),
             {"a": [{}, {"b": ["x"]}, {"b": ["x"] * 9}]},
             "`a[2].b` must have at most 2 items. Given: 9. Send fewer",

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from handlers.http.body import parse_json
 from handlers.http.digits import to_fragment, with_digits
+from handlers.http.errors import Refused
 
 BORDERS = (2**64 - 1, 2**64, 2**63, -(2**63), -(2**63) - 1, 10**19, -(10**19), 10**25)
 
@@ -21,10 +23,17 @@ def test_every_integer_is_told_as_it_was_sent_and_read_as_the_parser_reads_it(nu
     assert orjson.dumps(body["a"], default=to_fragment) == b"[%d]" % number
 
 
-def test_of_very_long_ones_the_beginning_is_told() -> None:
-    raw = b"-" + b"7" * 300
+@pytest.mark.parametrize(("digits", "more"), [(39, ""), (40, "…"), (308, "…")])
+def test_of_very_long_ones_the_beginning_is_told(digits: int, more: str) -> None:
+    raw = b"-" + b"7" * digits
     told = orjson.dumps(with_digits(orjson.loads(raw), raw), default=to_fragment).decode()
-    assert told == "-" + "7" * 39 + "…"
+    assert told == "-" + "7" * 39 + more
+
+
+def test_longer_ones_than_python_would_read_are_refused_before() -> None:
+    with pytest.raises(Refused, match="number is infinity") as refused:
+        parse_json(b"1" * 310)
+    assert refused.value.status == 400
 
 
 @pytest.mark.parametrize("raw", [b"[1, 2.5, 1e300]", b"[" * 1000 + b"9" * 20 + b"]" * 1000])

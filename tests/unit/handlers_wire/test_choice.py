@@ -213,3 +213,22 @@ def test_every_delta_names_the_role_to_whoever_wants_it(fits: Fits) -> None:
         chunks = streamed(choice, events_of(3))
         assert {chunk["delta"]["role"] for chunk in chunks} == {"assistant"}
         assert all(fits("ChatCompletionChoice", chunk) for chunk in chunks)
+
+
+class Thinking(ScriptedParser):
+    """Finds out at the third token that it and the one before are none of the answer's."""
+
+    def push(self, event: Event) -> tuple[Part, ...]:
+        self.untold_tokens += 2 if event.index == 3 else 0
+        return super().push(event)
+
+
+def test_tokens_that_turn_out_not_to_be_said_have_no_log_probabilities() -> None:
+    def thinking() -> PartsChoice:
+        parser = Thinking([[], [], [], [TextPart("a")], [TextPart("b")]])
+        return PartsChoice(0, TELL, CallDeltas(parser, CallIds(()).of(0)))
+
+    events = events_of(5)
+    whole = told_at_once(thinking().whole(events))
+    assert [entry["token"] for entry in whole["logprobs"]] == ["t0", "t3", "t4"]
+    assert added_up(streamed(thinking(), events)) == whole

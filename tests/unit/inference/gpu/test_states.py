@@ -25,6 +25,7 @@ from inference.levels.proof import scored_request  # noqa: E402
 from inference.levels.served import Level, Served  # noqa: E402
 from inference.loading.level import Options, bring_up  # noqa: E402
 from inference.sequences.state import Chunk, Decodes, Sequence, pack  # noqa: E402
+from inference.telling import counted  # noqa: E402
 from tests.unit.inference.gpu.device_models import DEVICE, apart, device_ops, own_logits  # noqa: E402
 from tests.unit.inference.state_steps import PAGES, TEXTS, Step, computed, schedules  # noqa: E402
 
@@ -62,7 +63,7 @@ def test_steps_are_packed_and_states_are_counted(family: str) -> None:
     assert level.level in (Level.PAGED, Level.PAGED_MERGED)
     assert level.make_model is not None
     assert 0 < level.state_bytes <= states_of(level.make_model(1)).place_bytes
-    assert f"states of {level.state_layers} layers" in str(level)
+    assert f"states of {counted(level.state_layers, 'layer')}" in str(level)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Set
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ CLOSED = {"type": "object", "additionalProperties": False}
         ("^$", {""}),
     ],
 )
-def test_an_expression_of_few_words_is_listed(pattern: str, words: set[str]) -> None:
+def test_an_expression_of_few_words_is_listed(pattern: str, words: Set[str]) -> None:
     assert words_of(pattern) == words
 
 

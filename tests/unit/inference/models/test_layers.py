@@ -89,6 +89,7 @@ def test_joined_linears_fill_up_missing_biases() -> None:
     layer = toy("llama with biases").model.layers[0]
     layer.self_attn.k_proj.bias = None
     parts = read_layer(layer, layer.self_attn, PROBED)
+    assert parts.qkv is not None
     weight, bias = parts.qkv.joined()
     assert weight.shape == (4 * 16 + 2 * 32, 64)
     assert bias is not None

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from transformers import Cache, PreTrainedModel  # noqa: E402
 
+from codegen.toy_rules import OWN  # noqa: E402
 from codegen.toys import toy_model  # noqa: E402
 from inference.recurrent.layers import find_state_layers  # noqa: E402
 from tests.unit.inference.toy_models import toy  # noqa: E402
@@ -27,6 +28,14 @@ def test_every_layer_of_such_a_type_is_found_with_what_it_keeps(family: str) -> 
     assert sorted(layer.index for layer in found.values()) == expected
     assert all(layer.nbytes > 0 for layer in found.values())
     assert {layer.recurrent for layer in found.values()} == {family != "lfm2"}
+
+
+def test_they_are_found_where_no_layer_attends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers' cache can't say how many tokens it has then."""
+    own = {"layer_types": ["linear_attention"] * 2, "num_hidden_layers": 2}
+    monkeypatch.setitem(OWN, "granitemoehybrid", own)
+    found = find_state_layers(toy_model("granitemoehybrid"))
+    assert [layer.index for layer in found.values()] == [0, 1]
 
 
 def test_states_are_as_big_as_the_cache_of_the_models_own_code_says() -> None:

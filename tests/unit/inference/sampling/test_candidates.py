@@ -124,9 +124,20 @@ def test_draw_is_the_first_token_by_id_whose_mass_passes_the_noise() -> None:
     assert [int(left.draw(np.array([at]))[0][0]) for at, _ in noise] == [token for _, token in noise]
 
 
+@given(st.integers(0, 1000), st.sampled_from([0.2, 0.6, 0.95]))
+def test_what_was_removed_decides_nothing_about_what_is_typical(seed: int, typical_p: float) -> None:
+    scores, spread = scores_of(1, seed=seed, columns=40), torch.full((1, 200), -inf)
+    spread[:, ::5] = scores
+    left, alone = (filtered(each, filters(1, typical_p=typical_p)) for each in (spread, scores))
+    assert left.ids[np.isfinite(left.scores)].tolist() == (5 * alone.ids[np.isfinite(alone.scores)]).tolist()
+
+
+@pytest.mark.parametrize(
+    "wanted", [filters(2, top_p=0.5), filters(2, typical_p=0.5)], ids=["top-p", "typical"]
+)
 @pytest.mark.parametrize("row", [[torch.nan] * 3, [inf, 0.0, 0.0], [-inf] * 3])
-def test_rows_without_a_choice_disturb_nobody(row: list[float]) -> None:
+def test_rows_without_a_choice_disturb_nobody(row: list[float], wanted: Filters) -> None:
     scores = torch.tensor([row, [1.0, 0.0, 2.0]])
-    left = filtered(scores, filters(2, top_p=0.5))
+    left = filtered(scores, wanted)
     assert left.draw(np.array([0.5, 0.5]))[0][1] == 2
     assert left.totals()[1] == pytest.approx(2.0)

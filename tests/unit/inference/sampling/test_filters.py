@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 
 torch = pytest.importorskip("torch")
 
-from inference.sampling.filters import Floats, forbid, keep_min_p, keep_top_k, keep_top_p  # noqa: E402
+from inference.sampling.filters import (  # noqa: E402
+    Floats,
+    forbid,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    keep_typical_p,
+)
 
 
 def mask_of(allowed: set[int], words: int) -> NDArray[np.uint32]:
@@ -79,6 +86,15 @@ def test_top_p_keeps_the_fewest_of_the_best_that_have_the_mass(logits: list[floa
     kept = int(np.isfinite(keep_top_p(scores, np.array([p]), np.array([mass.sum()]))).sum())
     assert mass[:kept].sum() >= p * mass.sum() * (1 - 1e-9)
     assert mass[: kept - 1].sum() < p * mass.sum() * (1 + 1e-9)
+
+
+@given(st.integers(0, 6).map(lambda power: 2**power), st.data())
+def test_mass_that_is_reached_to_the_bit_needs_no_further_token(equals: int, data: st.DataObject) -> None:
+    """Of tokens as likely as each other so many stay as have the mass, and not one more."""
+    wanted = data.draw(st.integers(1, equals))
+    scores, p = np.zeros((1, equals)), np.array([wanted / equals])
+    for kept in (keep_top_p(scores, p, np.array([float(equals)])), keep_typical_p(scores, p)):
+        assert sorted(kept[0].tolist()) == [-inf] * (equals - wanted) + [0.0] * wanted
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=5))
