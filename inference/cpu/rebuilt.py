@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from inference.cpu.experts import NativeExperts
+from inference.cpu.latents import PackedLatents
 from inference.cpu.putting_back import put_back, put_one_back
 from inference.kernels.native import Library, PackedLinear
 from inference.kernels.native_adapters import Linears as AdapterLinears
@@ -45,6 +46,7 @@ class Packs:
     exact: NativePack | None  # None: the final form is exact, and of whole layers
     routers: NativePack  # exactly, to stay: rounded, they would choose other experts
     group: Group | None = None  # of processes that have a share each of every layer
+    products: NativePack | None = None  # of heads by which latents are multiplied; None: the final form
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +81,7 @@ class Packed:
     linears: tuple[NativeLinear, ...]
     mixture: Mixture | None = None
     per_layer: tuple[NativeLinear, ...] = ()  # what reads inputs of its own, and gives
+    latents: PackedLatents | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,6 +124,7 @@ class Layer:
         """
         assert self.packed is not None, "it is packed"
         packed, mixture = iter(self.packed.linears), self.packed.mixture
+        latents = self.packed.latents
         linears: list[PackedLinear | None] = [
             None if each is None else next(packed).packed for each in self.parts.places
         ]
@@ -135,6 +139,7 @@ class Layer:
             mixture=None if mixture is None else mixture.weights,
             cache=past if isinstance(past, NativeCacheLayer) else None,
             state=past if isinstance(past, NativeStateLayer) else None,
+            latent=None if latents is None else latents.layer,
             gated=self.parts.gated,
             input_norm=norms.before_attention,
             attention_norm=norms.after_attention,
@@ -188,6 +193,8 @@ class Layer:
                 put_back(linears, packed)
         if self.packed.mixture is not None:
             self.packed.mixture.experts.restore()
+        if self.packed.latents is not None:
+            self.packed.latents.undo()
 
 
 class Builder:
@@ -231,6 +238,8 @@ class Builder:
             )
         if group is not None and self._probed is None:
             raise OtherShape("states can't be divided among processes")
+        if group is not None and self._parts.latent is not None:
+            raise OtherShape("latents can't be divided among processes")
         if group is not None and not self._parts.feeds:
             raise OtherShape("layers without an MLP can't be divided among processes")
         share = (
@@ -246,6 +255,8 @@ class Builder:
         packed = layer.packed or self._pack(self._packs.final, share)
         if packed.mixture is not None:
             packed.mixture.experts.free()
+        if packed.latents is not None:
+            packed.latents.free()
         own = () if self._parts.per_layer is None else self._parts.per_layer.linears
         for group in (*self._parts.linears, *(each for each, _ in self._parts.kept), *own):
             for name in group.names:
@@ -260,14 +271,17 @@ class Builder:
     def _pack(self, pack: NativePack, share: LayerShare | None = None) -> Packed:
         if share is not None:
             return Packed(tuple(pack(*each) for each in share.weights()))
-        parts, mixture = self._parts, self._parts.mixture
+        parts, mixture, latent = self._parts, self._parts.mixture, self._parts.latent
         linears = tuple(pack(*each.numbers()) for each in parts.linears)
         read = () if parts.per_layer is None else parts.per_layer.linears
         own = tuple(pack(*each.numbers()) for each in read)
+        products = pack if pack is not self._packs.final else self._packs.products or pack
+        latents = None if latent is None else PackedLatents(latent, pack, products)
         if mixture is None:
-            return Packed(linears, None, own)
+            return Packed(linears, None, own, latents)
         experts = NativeExperts(mixture.experts, pack, ExpertsMemory(self._library), frees=False)
-        return Packed(linears, Mixture(mixture, self._packs.routers(*mixture.routing()), experts), own)
+        routed = Mixture(mixture, self._packs.routers(*mixture.routing()), experts)
+        return Packed(linears, routed, own, latents)
 
     def _layer(self, packed: Packed | None, variant: Variant) -> Layer:
         parts, rotation = self._parts, variant.rotation
@@ -317,6 +331,8 @@ class Builder:
         """Return whether the layer makes of its trace's input what the model's own layer did."""
         trace, shape = self._trace, layer.shape
         if shape.rotary_dim is not None and shape.rotary_dim > shape.head_dim:
+            return False
+        if layer.parts.latent is not None and shape.rotary_dim not in (None, layer.parts.latent.rotated):
             return False
         tokens = len(trace.given)
         pages = blocks_for(tokens)

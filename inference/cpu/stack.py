@@ -35,7 +35,7 @@ from inference.machine import trimming
 from inference.models.anatomy import read_model
 from inference.models.ends import Ends
 from inference.models.layers import LAYER_LINEARS, OtherShape
-from inference.models.linears import NativeLinear
+from inference.models.linears import NativeLinear, Packed
 from inference.models.lora import Adapters, fixed_linears
 from inference.models.mixtures import read_mixture
 from inference.models.paged import Probed
@@ -165,20 +165,23 @@ class FusedModel:
         self._ends.undo()
 
     @property
-    def packed(self) -> list[NativeLinear]:
+    def packed(self) -> list[Packed]:
         """Return all packed linears."""
-        mixtures = [layer.packed.mixture for layer in self._layers if layer.packed is not None]
+        layers = [layer.packed for layer in self._layers if layer.packed is not None]
+        routers = (each.mixture.router for each in layers if each.mixture is not None)
+        products = (each.latents.products for each in layers if each.latents is not None)
         kept = (linear for layer in self._layers for _, linear in layer.parts.kept)
-        return [*self._rounding, *(each.router for each in mixtures if each is not None), *kept]
+        return [*self._rounding, *routers, *products, *kept]
 
     @property
     def _rounding(self) -> list[NativeLinear]:
         """Return those that may be rounded."""
         layers = [layer.packed for layer in self._layers if layer.packed is not None]
         mixtures = [layer.mixture.packed for layer in layers if layer.mixture is not None]
-        own = chain.from_iterable((*each.linears, *each.per_layer) for each in layers)
+        latents = [layer.latents.linears for layer in layers if layer.latents is not None]
         inputs = [] if self._ends.inputs is None else [self._ends.inputs]
-        return [self._ends.head, *inputs, *own, *chain.from_iterable(mixtures)]
+        linears = [*((*each.linears, *each.per_layer) for each in layers), *mixtures, *latents]
+        return [self._ends.head, *inputs, *chain.from_iterable(linears)]
 
 
 class FusedStates:
@@ -321,7 +324,8 @@ def fuse_model(
     anatomy = read_model(model, probed, prompt, positions, mixture_in, mixers_of(states, packs.routers))
     for path in fixed_linears(model, anatomy.parts).intersection(adapted):
         raise OtherShape(
-            f"an adapter adds to `{path}`, by which experts are chosen, gates made, or a state read"
+            f"an adapter adds to `{path}`, by which experts are chosen, gates made, states read or latents "
+            "multiplied"
         )
     builders = [
         Builder(library, packs, each, part, probed.get(each.attention))

@@ -41,6 +41,10 @@ def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
     assert layer.cache is not None, "it attends, or keeps a state"
     cache = layer.cache.shape
     dim = cache.key_dim
+    if layer.latent is not None:
+        assert (layer.latent.weights.heads, dim) == (shape.heads, shape.head_dim), "as all layers"
+        rotary_dim = layer.latent.weights.rotated if layer.rotary is None else shape.rotary_dim or dim
+        return layer.latent.check(layer.qkv, layer.out, cache, rotary_dim)
     queries, keys = shape.heads * dim, cache.kv_heads * dim
     kept = (0,) if layer.borrows else (2 * keys, keys)
     assert layer.qkv.n - queries * (1 + bool(layer.gated)) in kept, "what attends"

@@ -26,6 +26,11 @@ class PackedHeads:
         )
 
     @property
+    def address(self) -> int:
+        """Return where C finds them, one after the other."""
+        return ctypes.addressof(self._pointers)
+
+    @property
     def nbytes(self) -> int:
         """Return the memory that they hold."""
         return sum(each.nbytes for each in self.linears)

@@ -15,7 +15,8 @@ class LayerStruct(ctypes.Structure):
     """`Layer` of layer.h."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down", "mixture", "state")),
+        *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, ctypes.c_void_p) for name in ("mixture", "state", "latent")),
         *((name, ctypes.c_void_p) for name in ("input_norm", "mid_norm", "attention_norm", "mlp_norm")),
         *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm", "attended_norm", "inner_norm")),
         *((name, ctypes.c_int64) for name in ("query_norm_size", "key_norm_size", "rotary")),

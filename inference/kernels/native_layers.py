@@ -23,6 +23,7 @@ from inference.kernels.native_attention import (
     attention_struct,
 )
 from inference.kernels.native_exchange import AddUp
+from inference.kernels.native_latent_layers import NativeLatentLayer
 from inference.kernels.native_layer_structs import LayerStruct, ShapeStruct
 from inference.kernels.native_mixture import MixtureStruct, MixtureWeights
 from inference.kernels.native_per_layer import PerLayerStruct, PerLayerWeights
@@ -73,6 +74,7 @@ class LayerWeights:
     down: PackedLinear | None
     cache: NativeCacheLayer | None  # None: it doesn't attend
     state: NativeStateLayer | None = None  # what is between `qkv` and `out` in place of attention
+    latent: NativeLatentLayer | None = None  # the same where its heads attend to latents
     gated: int = 0  # `qkv` has gates of what is found, behind each head's query (1), or behind all (2)
     mixture: MixtureWeights | None = None  # added to the MLP's results
     input_norm: Tensor | None = None  # (hidden,): of what attention reads
@@ -270,6 +272,7 @@ class NativeStack:
             *(None if linear is None else ctypes.addressof(linear.struct) for linear in layer.linears),
             self._mixture(layer.mixture),
             None if layer.state is None else ctypes.addressof(layer.state.struct),
+            None if layer.latent is None else ctypes.addressof(layer.latent.struct),
             *(self._hold(norm) for norm in layer.norms),
             *(self._hold(norm) for norm in (layer.query_norm, layer.key_norm)),
             *(self._hold(norm) for norm in (layer.attended_norm, layer.inner_norm)),

@@ -46,7 +46,7 @@ class LaterAdapters:
         if not heard:
             raise refused(files.name, USELESS)
         for path in self.fixed & heard.keys():
-            why = "by which experts are chosen or gated, or a state read"
+            why = "by which experts are chosen or gated, states read or latents multiplied"
             raise refused(files.name, f"it adds to `{path}`, {why}: {MERGE}")
         return self.holder.native(heard)
 

@@ -27,4 +27,5 @@ def packs_of(options: Options, library: Library) -> Packs:
     final = native_pack(
         library, kind, narrow=True, round_inputs=options.round_inputs, compress=options.compress
     )
-    return Packs(final, exact, routers, options.group)
+    products = routers if options.quantize else final  # few numbers of each row are much to a latent
+    return Packs(final, exact, routers, options.group, products)

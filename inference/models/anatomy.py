@@ -98,11 +98,7 @@ def read_model(
     own = read_inputs(model, trace, torch.from_numpy(embedded).to(model.device))
     parts = [_read_layer(each, probed, mixture_in, mixers) for each in traced]
     pairs = list(zip(traced, parts, strict=True))
-    attending = {
-        trace.attention: each.qkv
-        for trace, each in pairs
-        if each.qkv is not None and each.state is None and not each.gated
-    }
+    attending = {trace.attention: each.qkv for trace, each in pairs if each.qkv is not None and each.plain}
     if llamas:
         _check_llamas(parts, ends)
         if replaced:

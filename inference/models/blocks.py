@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from inference.models.joined import is_linear, linears_in
+from inference.models.joined import Linears, is_linear, linears_in
 from inference.models.norms import is_norm
 from inference.models.other_shape import OtherShape
 from inference.models.quantised_experts import is_mixture
@@ -69,3 +69,14 @@ def _has_experts(module: nn.Module) -> bool:
 def _whole(result: Any) -> Tensor:
     tensor: Tensor = result[0] if isinstance(result, tuple) else result
     return tensor
+
+
+def refuse_others(layer: nn.Module, modules: list[nn.Module], linears: list[Linears | None]) -> None:
+    """Raise OtherShape if the layer has parameters that no part of it accounts for."""
+    known = {id(each.parent.get_submodule(name)) for each in linears if each for name in each.names}
+    known |= {id(each) for each in modules}
+    for name, module in layer.named_modules():
+        if id(module) in known or name.endswith("norm"):
+            continue
+        if next(module.parameters(recurse=False), None) is not None:
+            raise OtherShape(f"it has a module `{name or type(layer).__name__}`")

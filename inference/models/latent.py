@@ -133,6 +133,11 @@ def latent_of(module: nn.Module) -> Latent | None:
     return vars(module).get(_LATENT) if EXPANDS in vars(module) else None
 
 
+def registered_latent(module: nn.Module) -> Latent | None:
+    """Return how a module attends to latents wherever ours attends; None: it doesn't."""
+    return vars(module).get(_LATENT)
+
+
 def stand_in(module: nn.Module) -> None:
     """Have a module whose attention is over latents give those, in place of keys and values."""
     latent: Latent | None = vars(module).get(_LATENT)

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from inference.kernels.native_state_layers import StateWeights
 from inference.models.attention_linears import KEYS_ALONE, QKV, attention_linears, kept_of
-from inference.models.blocks import find_block, parts_of
+from inference.models.blocks import find_block, parts_of, refuse_others
 from inference.models.borrowed import value_norm
 from inference.models.joined import Linears as Linears
+from inference.models.latent_layers import LatentParts, makes_latents, read_latents
 from inference.models.linears import NativeLinear
 from inference.models.merged_qkv import Layout
 from inference.models.mixture_parts import MixtureParts as MixtureParts
@@ -34,6 +35,7 @@ _BETWEEN = (("attn_sub_norm", "ffn_sub_norm"), ("inner_attn_ln", "ffn_layernorm"
 _HEAD_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_layernorm", "key_layernorm"))
 JOINED = (*QKV, *GATE_UP)  # whose linears are computed as one
 LAYER_LINEARS = 4  # of which those with the same input are computed as one
+_MULTIPLIERS = ("residual_multiplier", "residual_scale")  # of what attention and the MLP give
 _LFM3 = ("operator_norm", "post_operator_norm", "ffn_norm", "post_ffn_norm")
 _FEW = 2  # norms whose names don't say where they are
 _LLAMAS_ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
@@ -71,6 +73,7 @@ class LayerParts:
     factor: float = 1.0  # what queries are multiplied by, beside what scores are
     gated: int = 0  # behind each head's query (1), or behind all (2), are gates of what heads are given
     state: StateWeights | None = None  # of a layer that keeps a state and doesn't attend
+    latent: LatentParts | None = None  # of one whose heads attend to latents
     xielu: Xielu | None = None  # the numbers of such an activation
     query_scales: Tensor | None = None  # (positions,): what queries are multiplied by there
     kept: Kept = ()
@@ -119,8 +122,15 @@ class LayerParts:
             raise OtherShape("its keys and values aren't what linears of its own give")
         if self.per_layer is not None or self.scale != 1.0:
             raise OtherShape("it has inputs of its own, or a scale")
+        if self.latent is not None:
+            raise OtherShape("its heads attend to latents")
         if not (self.norms.attended is self.norms.inner is None):
             raise OtherShape("it has norms between its linears")
+
+    @property
+    def plain(self) -> bool:
+        """Return whether its first linear gives queries, keys and values alone."""
+        return self.state is None and self.latent is None and not self.gated
 
     @property
     def places(self) -> tuple[Linears | None, ...]:
@@ -141,6 +151,12 @@ def read_layer(
     `mixture_in`: what reads mixtures of experts, where they will do.
     """
     shape = probed.shape
+    if shape.latent:
+        into, last, latent = read_latents(attention)
+        found = _around(layer, attention, (into, last), latent.modules, mixture_in, probed)
+        return replace(found, heads=probed.heads, latent=latent)
+    if makes_latents(attention):
+        raise OtherShape("its latents are expanded to each head's keys and values")
     qkv, out = attention_linears(attention, probed)
     known = [attention] if _has_sinks_alone(attention, probed.how.sinks) else []
     found = _around(layer, attention, (qkv, out), known, mixture_in, probed)
@@ -197,8 +213,8 @@ def _around(
     known += [] if mixture is None else list(mixture.block.modules())  # who read it knows them
     known += [each for norm in normed for each in norm.modules()] + of_own
     known += [] if mlp is None or mlp.learned is None else [mlp.learned]
-    _refuse_others(layer, known, [*linears, *((mlp.up, mlp.down) if mlp else ())])
-    multiplier = getattr(layer, "residual_multiplier", 1.0)
+    refuse_others(layer, known, [*linears, *((mlp.up, mlp.down) if mlp else ())])
+    multiplier = next((getattr(layer, name) for name in _MULTIPLIERS if hasattr(layer, name)), 1.0)
     return LayerParts(
         qkv=linears[0] if linears else None,
         out=linears[1] if linears else None,
@@ -332,14 +348,3 @@ def _has_sinks_alone(attention: nn.Module, sinks: Tensor | None) -> bool:
     return (
         sinks is not None and len(own) == 1 and torch.equal(own[0].flatten().float(), sinks.flatten().float())
     )
-
-
-def _refuse_others(layer: nn.Module, modules: list[nn.Module], linears: list[Linears | None]) -> None:
-    """Raise OtherShape if the layer has parameters that no part of it accounts for."""
-    known = {id(each.parent.get_submodule(name)) for each in linears if each for name in each.names}
-    known |= {id(each) for each in modules}
-    for name, module in layer.named_modules():
-        if id(module) in known or name.endswith("norm"):
-            continue
-        if next(module.parameters(recurse=False), None) is not None:
-            raise OtherShape(f"it has a module `{name or type(layer).__name__}`")

@@ -95,7 +95,7 @@ def _placed(group: Linears, places: Mapping[nn.Module, str]) -> Iterator[tuple[s
 
 
 def fixed_linears(model: nn.Module, layers: Sequence[LayerParts]) -> frozenset[str]:
-    """Return the linears of layers that take nothing more: they choose experts, gate, or read a state."""
+    """Return the linears that take nothing more: they choose or gate, read states, multiply latents."""
     known = {
         id(each.parent.get_submodule(name))
         for parts in layers
@@ -107,6 +107,7 @@ def fixed_linears(model: nn.Module, layers: Sequence[LayerParts]) -> frozenset[s
     others = [each for parts in layers for each, _ in parts.kept]
     others += [each for parts in layers if parts.per_layer is not None for each in parts.per_layer.linears]
     inside |= {id(each.parent.get_submodule(name)) for each in others for name in each.names}
+    inside |= {id(each) for parts in layers if parts.latent is not None for each in parts.latent.modules}
     modules = model.named_modules()
     return frozenset(path for path, each in modules if id(each) in inside and _size(each) is not None)
 

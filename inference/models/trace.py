@@ -40,7 +40,7 @@ class Rope:
 
         keywords = {name: other(value) for name, value in self.keywords.items()}
         with torch.inference_mode():
-            cosines, sines = self.module(*map(other, self.arguments), **keywords)
+            cosines, sines = as_pair(self.module(*map(other, self.arguments), **keywords))
         return cosines[0], sines[0]
 
 
@@ -85,12 +85,14 @@ class _Calls:
     pairs: dict[int, _Call] = field(default_factory=dict)  # those that gave two tensors, by the first's id
     ropes: dict[int, Rope] = field(default_factory=dict)  # of these, those whose result layers were given
 
-    def rope(self, pair: Pair) -> Rope | None:
-        """Return the call that made a pair of tensors: one object for one call."""
-        made = self.pairs.get(id(pair[0])) or next(filter(partial(_made, pair), self.pairs.values()), None)
+    def rope(self, pair: Pair | Tensor) -> Rope | None:
+        """Return the call that made a pair of tensors, or one of complex numbers: one object for one call."""
+        first = pair if isinstance(pair, Tensor) else pair[0]
+        made = self.pairs.get(id(first)) or next(filter(partial(_made, pair), self.pairs.values()), None)
         if made is None:
             return None
-        return self.ropes.setdefault(id(made.result[0]), Rope(made.module, made.arguments, made.keywords))
+        result = made.result if isinstance(made.result, Tensor) else made.result[0]
+        return self.ropes.setdefault(id(result), Rope(made.module, made.arguments, made.keywords))
 
 
 def decoder_layers(model: nn.Module, attentions: list[nn.Module]) -> list[nn.Module] | None:
@@ -226,6 +228,8 @@ def _watch(model: PreTrainedModel, prompt: NDArray[np.int64], first: int) -> _Ca
         calls.of[module] = call
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Tensor):
             calls.pairs[id(result[0])] = call
+        if isinstance(result, Tensor) and result.is_complex():
+            calls.pairs[id(result)] = call
 
     handles = [module.register_forward_hook(note, with_kwargs=True) for module in model.modules()]
     try:
@@ -242,16 +246,20 @@ def _watch(model: PreTrainedModel, prompt: NDArray[np.int64], first: int) -> _Ca
 def _layer_trace(calls: _Calls, layer: nn.Module, attention: nn.Module) -> LayerTrace:
     call = calls.of[layer]
     given = call.arguments[0] if call.arguments else call.keywords["hidden_states"]
-    pairs = [value for value in (*call.arguments, *call.keywords.values()) if _is_pair(value)]
+    given_all = (*call.arguments, *call.keywords.values())
+    pairs = [value for value in given_all if _is_pair(value) or _is_complex(value)]
     rope = calls.rope(pairs[0]) if pairs else None
-    tables = (pairs[0][0][0], pairs[0][1][0]) if pairs else None
+    cosines, sines = as_pair(pairs[0]) if pairs else (None, None)
+    tables = (cosines[0], sines[0]) if cosines is not None and sines is not None else None
     return LayerTrace(
         layer, attention, given[0], _first(call.result)[0], rope, tables, call.arguments, call.keywords
     )
 
 
-def _made(pair: Pair, call: _Call) -> bool:
+def _made(pair: Pair | Tensor, call: _Call) -> bool:
     """Return whether a pair of tensors is all of what a call gave, maybe as other views of it."""
+    if isinstance(pair, Tensor) or isinstance(call.result, Tensor):
+        return False
     result: tuple[Any, ...] = call.result
     views = zip(pair, result, strict=True)
     return all(
@@ -259,6 +267,18 @@ def _made(pair: Pair, call: _Call) -> bool:
         and (one.data_ptr(), one.shape, one.stride()) == (other.data_ptr(), other.shape, other.stride())
         for one, other in views
     )
+
+
+def as_pair(rotations: Pair | Tensor) -> Pair:
+    """Return cosines and sines; of complex numbers those by which two neighbours each are rotated."""
+    if not isinstance(rotations, Tensor):
+        return rotations
+    cosines, sines = (part.float().repeat_interleave(2, -1) for part in (rotations.real, rotations.imag))
+    return cosines, sines
+
+
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_complex()
 
 
 def _is_rotation(call: _Call, tokens: int) -> bool:

@@ -15,6 +15,8 @@ from tests.engine.test_in_4_bits import rounded_as
 from tests.engine.texts import check_texts, rounding
 
 FAMILIES = "deepseek_v2 deepseek_v3 glm4_moe_lite minicpm3 youtu axk1 longcat_flash kimi_k25".split()
+# Layers that attend twice, another kind of mixture, and an embedding that images' rows are put into
+IN_PARTS = ("longcat_flash", "axk1", "kimi_k25")
 LATENTS, EXPANDED = (
     4 * 2 * (32 + 4),
     4 * 2 * 4 * 60,
@@ -34,7 +36,7 @@ def planned_bytes(session: Session) -> int:
 def test_texts_are_transformers_own(family: str, tmp_path: Path) -> None:
     model = save_model(family, tmp_path)
     session = Session(config(tmp_path, max_total_tokens=64))
-    assert session.level == best("native", "paged+merged")
+    assert session.level == best("native" if family in IN_PARTS else "fused", "paged+merged")
     check_texts(session, model)
     session.close()
 
@@ -73,7 +75,7 @@ def test_bits_are_the_same_alone_in_a_batch_after_preemption_and_from_the_cache(
     exact = "the same bits in any batch" in "".join(crowded.progress)
     found = said(crowded, at_once=True)
     crowded.close()
-    assert exact == (best("native", "") == "native")
+    assert exact == (best("fused", "") == "fused")
     assert [[token for token, _ in text] for text in found] == [
         [token for token, _ in text] for text in expected
     ]
@@ -87,7 +89,7 @@ def test_weights_rounded_to_4_bits_are_expanded_where_latents_are_multiplied(
 ) -> None:
     model = save_model(family, tmp_path)
     session = Session(rounding(tmp_path, "bitsandbytes-nf4"))
-    assert session.level == "native"
+    assert session.level == "fused"
     assert planned_bytes(session) == LATENTS
     rounded_as(model, "nf4")
     check_texts(session, model)
@@ -99,6 +101,6 @@ def test_with_int8_the_cache_is_half_as_large(tmp_path: Path) -> None:
     save_model("deepseek_v3", tmp_path)
     plain = config(tmp_path, max_total_tokens=64)
     session = Session(replace(plain, model=replace(plain.model, quantize="int8")))
-    assert session.level == "native"
+    assert session.level == "fused"
     assert planned_bytes(session) == LATENTS // 2
     session.close()

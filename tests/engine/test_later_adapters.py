@@ -222,7 +222,7 @@ def test_a_mixture_takes_one_up_if_it_changes_nothing_by_which_experts_are_gated
     session = Session(configured(tmp_path))
     talk = Talk(session)
     assert session.info.level == "fused"
-    assert "by which experts are chosen or gated, or a state read: merge it" in talk.change("gate", "gate")
+    assert "states read or latents multiplied: merge it" in talk.change("gate", "gate")
     assert talk.change("shared", "shared") == ""
     (outputs,) = talk.run(ask("shared", talk.number("shared")))
     assert [each.token_id for each in outputs] == wanted

@@ -1,24 +1,13 @@
 /* Products of each head's numbers with a linear of its own, all heads in one task: what latent attention's queries and
  * results are multiplied by. */
-#include "native.h"
+#include "latent.h"
 
 #define HEAD_ROWS 48 /* without AMX: their inputs stay in the caches while panels pass */
 #define TILES_OF_A_THREAD 8
 
-typedef struct Products {
-    const Linear *const *linears; /* [head], of one shape */
-    int64_t heads, rows;
-    const float *x; /* [row][head][k], with strides in floats */
-    int64_t x_row_stride, x_head_stride;
-    float *y; /* [row][head][n] */
-    int64_t y_row_stride, y_head_stride;
-    char *prepared;
-    int64_t prepared_stride; /* bytes of a head */
-} Products;
-
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static int64_t head_bytes(const Library *library, const Linear *const *linears, int64_t heads, int64_t rows) {
+int64_t products_bytes(const Library *library, const Linear *const *linears, int64_t heads, int64_t rows) {
     int64_t most = 0;
     for (int64_t h = 0; h < heads; h++) {
         const int64_t bytes = (int64_t)linear_input_bytes(library, linears[h], rows);
@@ -27,7 +16,7 @@ static int64_t head_bytes(const Library *library, const Linear *const *linears, 
     return (most + 63) / 64 * 64;
 }
 
-static void prepare(Worker *worker, const Products *p) {
+void products_prepare(Worker *worker, const Products *p) {
     if (!p->prepared_stride) return; /* a phase has one loop */
     for (int64_t i; (i = pool_tile(worker, p->rows * p->heads)) >= 0;) {
         const int64_t h = i / p->rows, row = i % p->rows;
@@ -38,26 +27,33 @@ static void prepare(Worker *worker, const Products *p) {
     pool_barrier(worker);
 }
 
-static void multiply(Worker *worker, void *argument) {
-    const Products *p = argument;
-    const Library *library = worker->library;
-    const int64_t panels = linear_panels(p->linears[0]), rows = p->rows;
-    int64_t together = panels * p->heads / (TILES_OF_A_THREAD * library->threads); /* panels of a tile */
+ProductTiles products_cut(const Library *library, const Products *p) {
+    const int64_t panels = linear_panels(p->linears[0]);
+    int64_t together = panels * p->heads / (TILES_OF_A_THREAD * library->threads);
     together = together < 1 ? 1 : smaller(together, panels);
     const int64_t blocks = (panels + together - 1) / together;
-    const int64_t most = linear_tile_rows(library, p->linears[0], rows, panels * p->heads, HEAD_ROWS);
-    const int64_t chunks = (rows + most - 1) / most;
-    prepare(worker, p);
-    for (int64_t tile; (tile = pool_tile(worker, p->heads * blocks * chunks)) >= 0;) {
-        const int64_t h = tile / (blocks * chunks), chunk = tile / blocks % chunks, panel = tile % blocks * together;
-        const Input input = {.x = p->x + h * p->x_head_stride, .x_stride = p->x_row_stride,
-                             .prepared = p->prepared + h * p->prepared_stride, .rows = rows};
-        const int by_amx = linear_by_amx(library, p->linears[h]);
-        const int64_t first = by_amx ? smaller(rows, chunk * most) : rows * chunk / chunks;
-        const int64_t last = by_amx ? smaller(rows, (chunk + 1) * most) : rows * (chunk + 1) / chunks;
-        linear_tile(library, p->linears[h], &input, first, last, panel, smaller(panel + together, panels),
-                    p->y + h * p->y_head_stride, p->y_row_stride);
-    }
+    const int64_t most = linear_tile_rows(library, p->linears[0], p->rows, panels * p->heads, HEAD_ROWS);
+    const int64_t chunks = (p->rows + most - 1) / most;
+    return (ProductTiles){together, blocks, most, chunks, p->heads * blocks * chunks};
+}
+
+void products_tile(const Library *library, const Products *p, const ProductTiles *cut, int64_t tile) {
+    const int64_t h = tile / (cut->blocks * cut->chunks), chunk = tile / cut->blocks % cut->chunks;
+    const int64_t panel = tile % cut->blocks * cut->together, rows = p->rows;
+    const Input input = {.x = p->x + h * p->x_head_stride, .x_stride = p->x_row_stride,
+                         .prepared = p->prepared + h * p->prepared_stride, .rows = rows};
+    const int by_amx = linear_by_amx(library, p->linears[h]);
+    const int64_t first = by_amx ? smaller(rows, chunk * cut->rows) : rows * chunk / cut->chunks;
+    const int64_t last = by_amx ? smaller(rows, (chunk + 1) * cut->rows) : rows * (chunk + 1) / cut->chunks;
+    linear_tile(library, p->linears[h], &input, first, last, panel,
+                smaller(panel + cut->together, linear_panels(p->linears[h])), p->y + h * p->y_head_stride, p->y_row_stride);
+}
+
+static void multiply(Worker *worker, void *argument) {
+    const Products *p = argument;
+    products_prepare(worker, p);
+    const ProductTiles cut = products_cut(worker->library, p);
+    for (int64_t tile; (tile = pool_tile(worker, cut.tiles)) >= 0;) products_tile(worker->library, p, &cut, tile);
     pool_barrier(worker);
 }
 
@@ -65,7 +61,7 @@ static void multiply(Worker *worker, void *argument) {
 
 /* Bytes of what `parley_heads` prepares inputs in. */
 EXPORT int64_t parley_heads_scratch(const Library *library, const Linear *const *linears, int64_t heads, int64_t rows) {
-    return head_bytes(library, linears, heads, rows) * heads;
+    return products_bytes(library, linears, heads, rows) * heads;
 }
 
 /* y[row][h] = x[row][h] W_h^T; strides of rows and heads are in floats. */
@@ -73,6 +69,6 @@ EXPORT void parley_heads(const Library *library, const Linear *const *linears, i
                          const float *x, int64_t x_row_stride, int64_t x_head_stride, float *y, int64_t y_row_stride,
                          int64_t y_head_stride, void *scratch) {
     Products p = {linears, heads, rows, x, x_row_stride, x_head_stride, y, y_row_stride, y_head_stride, scratch,
-                  head_bytes(library, linears, heads, rows)};
+                  products_bytes(library, linears, heads, rows)};
     if (rows) pool_run(library, multiply, &p, 1);
 }

@@ -101,10 +101,11 @@ static int64_t prepared_bytes(const Library *library, const Stack *stack, const 
         const Linear *router = layer->mixture ? layer->mixture->router : NULL;
         const PerLayer *own = layer->per_layer;
         const Selection *selection = layer->state ? layer->state->selection : NULL;
-        const Linear *linears[] = {layer->qkv, layer->out, layer->gate_up, layer->down, router,
+        const Linear *queries = layer->latent ? layer->latent->queries : NULL;
+        const Linear *linears[] = {layer->qkv, layer->out, layer->gate_up, layer->down, router, queries,
                                    selection ? selection->projects : NULL, selection ? selection->widens : NULL,
                                    own ? own->gate : NULL, own ? own->projection : NULL};
-        for (int j = 0; j < 9; j++)
+        for (int j = 0; j < 10; j++)
             if (linears[j]) bytes = most(bytes, (int64_t)linear_input_bytes(library, linears[j], rows));
     }
     return bytes;
@@ -203,6 +204,35 @@ static void lay_out_mixing(Stack *stack, int64_t rows, char **next) {
     m->shared = take(next, some * stack->shape.hidden * number);
 }
 
+/* What layers with latents need; of each the most of any. */
+static void lay_out_latents(Stack *stack, const StackCall *call, char **next) {
+    LatentWork *work = &stack->latents;
+    const int64_t rows = call->rows, row = rows * (int64_t)sizeof(float);
+    int64_t lowered = 0, queries = 0, absorbed = 0, found = 0, prepared = 0;
+    for (int64_t i = 0; i < stack->count; i++) {
+        const LatentMixer *mixer = stack->layers[i].latent;
+        if (!mixer) continue;
+        if (mixer->queries) lowered = most(lowered, mixer->queries->k);
+        if (mixer->queries) queries = most(queries, mixer->queries->n);
+        absorbed = most(absorbed, mixer->heads * latent_key_dim(mixer));
+        found = most(found, mixer->heads * mixer->rank);
+        prepared = most(prepared, mixer->heads * products_bytes(call->library, mixer->keys, mixer->heads, rows));
+        prepared = most(prepared, mixer->heads * products_bytes(call->library, mixer->values, mixer->heads, rows));
+    }
+    work->lowered = take(next, row * lowered);
+    work->queries = take(next, row * queries);
+    work->absorbed = take(next, row * absorbed);
+    work->found = take(next, row * found);
+    work->prepared = take(next, prepared);
+    work->positions = absorbed ? take(next, rows * (int64_t)sizeof(int64_t)) : NULL;
+}
+
+/* The position of each row, for those. */
+static void note_positions(const Stack *stack, const Step *step) {
+    for (int64_t i = 0, row = 0; stack->latents.positions && i < step->pieces; i++)
+        for (int64_t at = step->starts[i]; at < step->stops[i]; at++) stack->latents.positions[row++] = at;
+}
+
 /* Have memory for experts, whose sizes depend on what this CPU multiplies by. */
 static int reserve_experts(Stack *stack, const StackCall *call) {
     Mixing *m = &stack->mixing;
@@ -245,6 +275,7 @@ static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
     const int64_t left = call->trims && call->adapters ? call->tokens->count : 0;
     stack->adapters_left = take(&next, left * (int64_t)sizeof(int32_t));
     lay_out_mixing(stack, rows, &next);
+    lay_out_latents(stack, call, &next);
     stack->screening.rows = ends && ends->screen && call->tokens->only ? call->tokens->count : 0;
     if (stack->screening.rows) lay_out_screening(stack, library, ends, &next);
     return next - start;
@@ -281,6 +312,7 @@ static int run(StackCall *call) {
     call->trims = mixes_last && call->ends && call->ends->trims && call->tokens->count < call->rows;
     if (reserve(stack, call) || reserve_experts(stack, call)) return -1;
     if (plan_step(stack, call)) return -1;
+    note_positions(stack, call->step);
     if (call->ends && call->ends->per_layer) {
         call->per_layer = stack->per_layer;
         call->per_layer_stride = call->ends->per_layer->projection->n;

@@ -3,6 +3,7 @@
 #define PARLEY_LAYER_H
 
 #include "attention.h"
+#include "latent_layer.h"
 #include "mixture.h"
 #include "per_layer.h"
 #include "rows.h"
@@ -16,6 +17,7 @@ typedef struct Layer {
     const Linear *gate_up, *down; /* NULL: a mixture that there is shares nothing among all rows */
     const Mixture *mixture;       /* NULL: none; else its experts' results are added to the MLP's */
     const StateMixer *state; /* NULL: it attends; else `qkv` has what this reads, and there is no cache */
+    const LatentMixer *latent; /* NULL: its heads attend to keys of their own; else `qkv` has what this reads */
     const float *input_norm, *mid_norm;     /* of what attention and the MLP read */
     const float *attention_norm, *mlp_norm; /* of what they give */
     const float *query_norm, *key_norm;
@@ -122,6 +124,7 @@ typedef struct Stack {
     int32_t *adapters_left; /* [row] of those that get logits, where the last layer is trimmed */
     Screening screening;
     Mixing mixing;
+    LatentWork latents;
     Adapters adapters;
     Reduce reduce; /* NULL: the layers are whole */
     void *reduces; /* its context */

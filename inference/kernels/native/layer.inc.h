@@ -185,6 +185,8 @@ static void ISA(feed_forward)(Worker *worker, const StackCall *call, const ISA(S
 
 #include "state_layer.inc.h"
 
+#include "latent_layer.inc.h"
+
 static void ISA(attend_layer)(Worker *worker, const StackCall *call, const Layer *layer, int trims) {
     Stack *stack = call->stack;
     const Shape *shape = &stack->shape;
@@ -304,6 +306,8 @@ void ISA(stack_task)(Worker *worker, void *argument) {
         ISA(linear)(worker, call, &from, stack->qkv, 0);
         if (layer->state)
             ISA(keep_state)(worker, call, layer);
+        else if (layer->latent)
+            ISA(attend_latents)(worker, call, layer, trims);
         else
             ISA(attend_layer)(worker, call, layer, trims);
         if (trims) {
