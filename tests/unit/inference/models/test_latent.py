@@ -45,7 +45,8 @@ def test_attention_over_latents_gives_the_models_own_logits(
 ) -> None:
     model = toy_model(family)
     expected = own_logits(model, PROMPT)
-    options = Options(library=library if native else None, without="off", max_total_tokens=256)
+    extension = library if native else None
+    options = Options(library=extension, without="off", fuse=False, max_total_tokens=256)
     served = bring_up(model, options)
     assert served.level is (Level.NATIVE if native else Level.PAGED_MERGED)
     latents = [latent_of(each) for each in model.modules()]
@@ -64,7 +65,7 @@ def latents_elements(model: nn.Module) -> int:
 
 def test_every_heads_keys_and_values_are_kept_without_it(library: Library) -> None:
     def kept(latents: bool) -> int:
-        options = Options(library=library, latents=latents, max_total_tokens=256)
+        options = Options(library=library, latents=latents, fuse=False, max_total_tokens=256)
         served = bring_up(toy_model("deepseek_v3"), options)
         assert served.level is Level.NATIVE
         assert served.exact
