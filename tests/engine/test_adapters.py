@@ -31,6 +31,7 @@ READ = {
     "qwen3_next": ("in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj"),
     "minicpm3": ("q_b_proj", "kv_a_proj_with_mqa", "o_proj"),
     "afmoe": ("q_proj", "gate_proj", "v_proj", "o_proj"),
+    "youtu": ("q_a_proj", "kv_a_proj_with_mqa", "o_proj"),
 }
 # A family of each level, what it is started with, and the level
 SERVED: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -49,6 +50,7 @@ SERVED: dict[str, tuple[str, dict[str, Any], str]] = {
     "mixture_whose_gate_is_changed": ("qwen2_moe", {}, "native"),
     "mixture_not_fused": ("qwen3_moe", {"fuse_layers": False}, "native"),
     "latents": ("minicpm3", {}, "native"),
+    "latents_fused": ("youtu", {}, "fused"),
     "latents_that_are_expanded": ("deepseek_v3", {}, "native"),
     "turned": ("gpt2", {}, "fused"),
     "turned_not_fused": ("gpt2", {"fuse_layers": False}, "native"),

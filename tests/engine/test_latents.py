@@ -15,8 +15,7 @@ from tests.engine.test_in_4_bits import rounded_as
 from tests.engine.texts import check_texts, rounding
 
 FAMILIES = "deepseek_v2 deepseek_v3 glm4_moe_lite minicpm3 youtu axk1 longcat_flash kimi_k25".split()
-# Layers that attend twice, another kind of mixture, and an embedding that images' rows are put into
-IN_PARTS = ("longcat_flash", "axk1", "kimi_k25")
+FUSED = "deepseek_v2 deepseek_v3 glm4_moe_lite minicpm3 youtu kimi_k25".split()
 LATENTS, EXPANDED = (
     4 * 2 * (32 + 4),
     4 * 2 * 4 * 60,
@@ -36,7 +35,7 @@ def planned_bytes(session: Session) -> int:
 def test_texts_are_transformers_own(family: str, tmp_path: Path) -> None:
     model = save_model(family, tmp_path)
     session = Session(config(tmp_path, max_total_tokens=64))
-    assert session.level == best("native" if family in IN_PARTS else "fused", "paged+merged")
+    assert session.level == best("fused" if family in FUSED else "native", "paged+merged")
     check_texts(session, model)
     session.close()
 
@@ -46,6 +45,7 @@ def test_the_plan_says_what_a_token_takes(on: bool, taken: int, tmp_path: Path) 
     model = save_model("deepseek_v3", tmp_path)
     session = Session(config(tmp_path, max_total_tokens=64, latent_cache=on))
     assert planned_bytes(session) == taken
+    assert session.level == best("fused" if on else "native", "paged+merged")
     check_texts(session, model)
     session.close()
 
@@ -103,4 +103,32 @@ def test_with_int8_the_cache_is_half_as_large(tmp_path: Path) -> None:
     session = Session(replace(plain, model=replace(plain.model, quantize="int8")))
     assert session.level == "fused"
     assert planned_bytes(session) == LATENTS // 2
+    session.close()
+
+
+@needs_kernels
+@pytest.mark.parametrize("family", FUSED)
+def test_what_is_not_fused_says_the_same(family: str, tmp_path: Path) -> None:
+    """Over the same cache, so that a token takes as much of it."""
+    save_model(family, tmp_path)
+    asked = [request(str(at), text, tokens=20, ignore_eos=True) for at, text in enumerate(prompts(9, 40))]
+    heard, taken = [], []
+    for fuse in (True, False):
+        session = Session(config(tmp_path, max_total_tokens=64, fuse_layers=fuse))
+        assert session.level == ("fused" if fuse else "native")
+        taken.append(planned_bytes(session))
+        heard.append(session.run(asked))
+        session.close()
+    assert taken[0] == taken[1]
+    for ask in asked:
+        fused, apart = (each.outputs[ask.id] for each in heard)
+        assert [each.token_id for each in fused] == [each.token_id for each in apart]
+        assert [each.logprob for each in fused] == pytest.approx([each.logprob for each in apart], abs=1e-4)
+
+
+@needs_kernels
+def test_without_latents_it_is_said_why_layers_are_not_fused(tmp_path: Path) -> None:
+    save_model("minicpm3", tmp_path)
+    session = Session(config(tmp_path, max_total_tokens=64, latent_cache=False))
+    assert "its latents are expanded to each head's keys and values" in "".join(session.progress)
     session.close()
