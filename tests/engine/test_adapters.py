@@ -57,7 +57,7 @@ SERVED: dict[str, tuple[str, dict[str, Any], str]] = {
     "torch": ("llama", {"native_kernels": False}, "paged+merged"),
     "states": ("qwen3_5_text", {}, "fused"),
     "states_by_head": ("qwen3_next", {}, "fused"),
-    "states_of_channels": ("mamba", {}, "native"),
+    "states_of_channels": ("mamba", {}, "fused"),
     "states_by_its_own_code": ("qwen3_5_text", {"native_kernels": False}, "paged+merged"),
     "batched": ("xglm", {}, "batched"),
     "one_by_one": ("trocr", {}, "sequential"),
