@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,6 +148,11 @@ def test_layers_own_inputs_and_scale_are_no_llamas(monkeypatch: pytest.MonkeyPat
     parts = read_model(model, probed, proof_prompts(model)[0], 64).parts
     assert [each.scale for each in parts] == pytest.approx([0.6, 0.7, 0.8, 0.9, 1.0, 1.1])
     assert fixed_linears(model, parts) >= {"model.layers.0.per_layer_input_gate"}
+    plain = replace(parts[0], norms=replace(parts[0].norms, value=None), per_layer=None, scale=1.0)
+    plain.check_llamas()
+    for other in (replace(plain, per_layer=parts[0].per_layer), replace(plain, scale=0.5)):
+        with pytest.raises(OtherShape, match="it has inputs of its own, or a scale"):
+            other.check_llamas()
 
 
 def test_layers_that_attend_to_anothers_keys_say_whose() -> None:
