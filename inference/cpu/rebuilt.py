@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 from torch import nn
 
 from inference.cpu.experts import NativeExperts
 from inference.cpu.latents import PackedLatents
+from inference.cpu.packed import Mixture, Packed, Packs
 from inference.cpu.putting_back import put_back, put_one_back
 from inference.kernels.native import Library, PackedLinear
 from inference.kernels.native_adapters import Linears as AdapterLinears
 from inference.kernels.native_attention import NativeCacheLayer, NativeStep
 from inference.kernels.native_experts import ExpertsMemory
 from inference.kernels.native_layers import Activation, LayerWeights, NativeStack, StackShape
-from inference.kernels.native_mixture import MixtureWeights
 from inference.kernels.native_per_layer import PerLayerWeights
 from inference.kernels.native_state import NativeRuns
 from inference.kernels.native_state_layers import NativeStateLayer
@@ -24,64 +24,15 @@ from inference.kernels.reference import Attention
 from inference.kv_cache.blocks import blocks_for
 from inference.models.anatomy import Variant, variants
 from inference.models.borrowed import borrowed
-from inference.models.layers import LayerParts, MixtureParts, OtherShape
-from inference.models.linears import NativeLinear, NativePack, drop_weight
+from inference.models.layers import LayerParts, OtherShape
+from inference.models.linears import NativePack, drop_weight
 from inference.models.paged import Probed
 from inference.models.per_layer import own_inputs
 from inference.models.rotary import arranged
 from inference.models.share import LayerShare
 from inference.models.trace import LayerTrace, Rope
 
-if TYPE_CHECKING:
-    from inference.shards.group import Group
-
 _NEAR = 1e-3  # of what a layer adds to the stream, by norm
-
-
-@dataclass(frozen=True, slots=True)
-class Packs:
-    """How linears are packed to stay, and how to try a layer exactly."""
-
-    final: NativePack
-    exact: NativePack | None  # None: the final form is exact, and of whole layers
-    routers: NativePack  # exactly, to stay: rounded, they would choose other experts
-    group: Group | None = None  # of processes that have a share each of every layer
-    products: NativePack | None = None  # of heads by which latents are multiplied; None: the final form
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Mixture:
-    """A layer's mixture of experts, packed."""
-
-    parts: MixtureParts
-    router: NativeLinear
-    experts: NativeExperts
-
-    @property
-    def weights(self) -> MixtureWeights:
-        """Return what a stack is made of."""
-        return MixtureWeights(
-            router=self.router.packed,
-            experts=self.experts.packed,
-            choosing=self.parts.choosing,
-            correction=self.parts.correction,
-            gated=self.parts.gate is not None,
-        )
-
-    @property
-    def packed(self) -> tuple[NativeLinear, ...]:
-        """Return the experts' linears."""
-        return *self.experts.up, *self.experts.down
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Packed:
-    """A layer's linears, those that it has, and its mixture."""
-
-    linears: tuple[NativeLinear, ...]
-    mixture: Mixture | None = None
-    per_layer: tuple[NativeLinear, ...] = ()  # what reads inputs of its own, and gives
-    latents: PackedLatents | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

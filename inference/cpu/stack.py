@@ -22,7 +22,8 @@ from transformers import PreTrainedModel
 
 from inference.cpu.finding import find_layers
 from inference.cpu.native_cache import step_of
-from inference.cpu.rebuilt import Builder, Layer, Packs
+from inference.cpu.packed import Packs
+from inference.cpu.rebuilt import Builder, Layer
 from inference.kernels.native import Library
 from inference.kernels.native_adapters import Linears as AdapterLinears
 from inference.kernels.native_adapters import LowRank, NativeAdapter

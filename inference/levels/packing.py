@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inference.cpu.rebuilt import Packs
+from inference.cpu.packed import Packs
 from inference.kernels.arena import Arena
 from inference.kernels.native import Library, WeightKind
 from inference.levels.options import Options

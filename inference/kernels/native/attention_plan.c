@@ -1,5 +1,5 @@
-/* How a step's attention is cut into items for the threads.  No cut changes a result: a query's splits
- * are reduced each for itself and combined in order, whoever computes them. */
+/* How a step's attention is cut into items for the threads, and the calls of attention by itself.  No cut changes a result:
+ * a query's splits are reduced each for itself and combined in order, whoever computes them. */
 #include "attention.h"
 
 #include <stdlib.h>
@@ -190,4 +190,29 @@ void attention_plan_free(AttentionPlan *plan) {
     free(plan->candidates);
     free(plan->shared);
     *plan = (AttentionPlan){0};
+}
+
+EXPORT AttentionPlan *parley_attention_plan_open(void) { return calloc(1, sizeof(AttentionPlan)); }
+
+EXPORT void parley_attention_plan_close(AttentionPlan *plan) {
+    attention_plan_free(plan);
+    free(plan);
+}
+
+static void attention_task(Worker *worker, void *call) {
+    switch (worker->library->isa) {
+#if defined(__x86_64__)
+    case ISA_AVX512: attention_avx512(worker, call, 0); return;
+    case ISA_AVX2: attention_avx2(worker, call, 0); return;
+#endif
+    default: attention_baseline(worker, call, 0);
+    }
+}
+
+/* One layer's attention by itself. Returns 0, or -1 if there is no memory. */
+EXPORT int parley_attend(const Library *library, const AttentionCall *call) {
+    if (!call->step->tokens) return 0;
+    if (attention_plan(call->plan, call->step, &call->cache, call->heads, library)) return -1;
+    pool_run(library, attention_task, (void *)call, 1);
+    return 0;
 }

@@ -1,4 +1,4 @@
-/* What Python calls of attention and layers; memory, and the choice of the ISA. */
+/* What Python calls of layers; memory, and the choice of the ISA. */
 #include "layer.h"
 
 #include <stdlib.h>
@@ -7,31 +7,6 @@
 #define FEW_NUMBERS 16384 /* of rows times hidden: what a thread normalises in less time than a barrier costs */
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
-EXPORT AttentionPlan *parley_attention_plan_open(void) { return calloc(1, sizeof(AttentionPlan)); }
-
-EXPORT void parley_attention_plan_close(AttentionPlan *plan) {
-    attention_plan_free(plan);
-    free(plan);
-}
-
-static void attention_task(Worker *worker, void *call) {
-    switch (worker->library->isa) {
-#if defined(__x86_64__)
-    case ISA_AVX512: attention_avx512(worker, call, 0); return;
-    case ISA_AVX2: attention_avx2(worker, call, 0); return;
-#endif
-    default: attention_baseline(worker, call, 0);
-    }
-}
-
-/* One layer's attention by itself. Returns 0, or -1 if there is no memory. */
-EXPORT int parley_attend(const Library *library, const AttentionCall *call) {
-    if (!call->step->tokens) return 0;
-    if (attention_plan(call->plan, call->step, &call->cache, call->heads, library)) return -1;
-    pool_run(library, attention_task, (void *)call, 1);
-    return 0;
-}
 
 static int attends(const Layer *layer) { return layer->qkv && !layer->state; }
 

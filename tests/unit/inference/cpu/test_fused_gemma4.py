@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
 from codegen import toys  # noqa: E402
-from inference.cpu.rebuilt import Packs  # noqa: E402
+from inference.cpu.packed import Packs  # noqa: E402
 from inference.cpu.stack import fuse_model  # noqa: E402
 from inference.kernels.native import Library, WeightKind, open_library  # noqa: E402
 from inference.levels.proof import proof_prompts  # noqa: E402

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
-from inference.cpu.rebuilt import Packs  # noqa: E402
+from inference.cpu.packed import Packs  # noqa: E402
 from inference.cpu.stack import FusedModel, fuse_model  # noqa: E402
 from inference.engine.drafts import with_guesses  # noqa: E402
 from inference.kernels.native import Library, WeightKind, open_library  # noqa: E402
