@@ -16,7 +16,7 @@ def told(error: BaseException) -> str:
     words = " ".join(str(error).split())
     raised = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     ours = bool(raised) and raised[-1].partition(".")[0] == _OURS
-    if words and ours and not isinstance(error, _UNSAID):
+    if words and ours and not isinstance(error, _UNSAID) and type(error) is not RuntimeError:  # torch's
         return words
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 

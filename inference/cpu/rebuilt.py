@@ -283,6 +283,9 @@ class Builder:
         trace, shape = self._trace, layer.shape
         if shape.rotary_dim is not None and shape.rotary_dim > shape.head_dim:
             return False
+        of_heads = (each for each in (layer.parts.norms.query, layer.parts.norms.key) if each is not None)
+        if layer.late_norms and not shape.centred and any(len(each) != shape.head_dim for each in of_heads):
+            return False  # they are of all heads together
         if layer.parts.latent is not None and shape.rotary_dim not in (None, layer.parts.latent.rotated):
             return False
         tokens = len(trace.given)

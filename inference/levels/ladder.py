@@ -313,9 +313,10 @@ class Climb:
             steps += (single_steps,)
         others = [self._check(attempt, each, rounded=True) for each in steps]
         shards = 1 if self.options.group is None else self.options.group.share.count
-        elements = attempt.kv_elements
-        if elements is None:
-            elements = sum(kept_by_all(each.shape, shards) for each in self.probed.values()) if paged else 0
+        if (elements := attempt.kv_elements) is None:
+            all_keep = attempt.level is not Level.FUSED  # also what they borrow of another layer
+            kept = (each.shape for each in self.probed.values() if all_keep or each.borrows is None)
+            elements = sum(kept_by_all(each, shards) for each in kept if paged)
         rebuilt = {module for each in self.rebuilt for module in each.modules()}  # whose torch is idle
         heavy = attempt.level is not Level.FUSED and is_heavy(self.model, {*self.proof.idle, *rebuilt})
         # Their own code sums up a longer piece in another order than single tokens

@@ -206,13 +206,13 @@ def _around(
     shared = block if mixture is None else mixture.shared
     mlp = None if shared is None else read_mlp(shared)
     inner = 0 if mlp is None else mlp.inner
-    behind = linears[1].inputs if linears else 0
     own, of_own = find_per_layer(layer)
-    reads = _inputs(linears, mlp, mixture), behind, inner
+    reads = _inputs(linears, mlp, mixture), linears[1].inputs if linears else 0, inner
     norms, normed = _norms(layer, mixer, block, probed, reads, of_own)
+    if own is not None and own.eps != norms.eps:
+        raise OtherShape("its norms have different epsilons")
     known += [] if mixture is None else list(mixture.block.modules())  # who read it knows them
-    known += [each for norm in normed for each in norm.modules()] + of_own
-    known += [] if mlp is None or mlp.learned is None else [mlp.learned]
+    known += [*(each for norm in normed for each in norm.modules()), *of_own, *(mlp.own if mlp else ())]
     refuse_others(layer, known, [*linears, *((mlp.up, mlp.down) if mlp else ())])
     multiplier = next((getattr(layer, name) for name in _MULTIPLIERS if hasattr(layer, name)), 1.0)
     return LayerParts(

@@ -25,6 +25,7 @@ from inference.files.adapters import WEIGHTS, AdapterFiles, refused
 from inference.kernels.native_adapters import LowRank
 from inference.models.layers import LayerParts, Linears
 from inference.models.numberless import Numberless
+from inference.models.per_layer import OF_MODEL
 from inference.sequences.state import Pieces
 
 Multiply = Callable[[Tensor], Tensor]  # (rows, k) -> (rows, n)
@@ -108,8 +109,10 @@ def fixed_linears(model: nn.Module, layers: Sequence[LayerParts]) -> frozenset[s
     others += [each for parts in layers if parts.per_layer is not None for each in parts.per_layer.linears]
     inside |= {id(each.parent.get_submodule(name)) for each in others for name in each.names}
     inside |= {id(each) for parts in layers if parts.latent is not None for each in parts.latent.modules}
-    modules = model.named_modules()
-    return frozenset(path for path, each in modules if id(each) in inside and _size(each) is not None)
+    modules = dict(model.named_modules())
+    if any(parts.per_layer is not None for parts in layers):
+        inside |= {id(each) for path, each in modules.items() if path.rpartition(".")[2] == OF_MODEL}
+    return frozenset(path for path, each in modules.items() if id(each) in inside and _size(each) is not None)
 
 
 @dataclass(frozen=True, slots=True)

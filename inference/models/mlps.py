@@ -44,6 +44,11 @@ class Mlp:
     numbers: Xielu | None = None  # of an activation that has some of its own
     learned: nn.Module | None = None  # and what has them
 
+    @property
+    def own(self) -> tuple[nn.Module, ...]:
+        """Return the modules that have parameters, beside its linears."""
+        return () if self.learned is None else (self.learned,)
+
 
 def read_mlp(mlp: nn.Module) -> Mlp:
     """Return an MLP's parts; raise OtherShape."""

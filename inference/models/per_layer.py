@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from inference.kernels.native_per_layer import PerLayerInputs
 from inference.models.added import factor_of
 from inference.models.joined import Linears
-from inference.models.linears import NativeLinear, NativePack, drop_weight, weight_and_bias
+from inference.models.linears import NativeLinear, NativePack, drop_weight, numbers_of, weight_and_bias
 from inference.models.mlps import find_activation
 from inference.models.norms import norm_weight
 from inference.models.other_shape import OtherShape
@@ -25,7 +25,7 @@ from inference.models.trace import LayerTrace, Trace
 from inference.models.weights import NarrowEmbedding
 
 _GATE, _PROJECTION, _NORM = "per_layer_input_gate", "per_layer_projection", "post_per_layer_input_norm"
-_TABLE, _OF_MODEL = "embed_tokens_per_layer", "per_layer_model_projection"
+_TABLE, OF_MODEL = "embed_tokens_per_layer", "per_layer_model_projection"
 _FACTORS = ("per_layer_model_projection_scale", "per_layer_input_scale")
 _NEAR = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}  # of the largest number
 
@@ -94,7 +94,7 @@ class PerLayerEnds:
 
     def made(self, ids: Tensor, embedded: Tensor) -> Tensor:
         """Return the inputs (tokens, layers, size) of tokens whose embeddings are (tokens, hidden)."""
-        weight, _ = weight_and_bias(self.parent.get_submodule(_OF_MODEL))
+        weight, _ = weight_and_bias(self.parent.get_submodule(OF_MODEL))
         shape = (len(ids), -1, self.norm.numel())
         x = (linear(embedded.float(), weight.float()) * self.projection_factor).view(shape)
         x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.norm
@@ -102,14 +102,14 @@ class PerLayerEnds:
 
     def pack(self, pack: NativePack) -> NativeLinear:
         """Return the packed projection; the model's own weight is freed."""
-        own = self.parent.get_submodule(_OF_MODEL)
-        packed = pack(*weight_and_bias(own))
+        own = self.parent.get_submodule(OF_MODEL)
+        packed = pack(*numbers_of(own))
         drop_weight(own)
         return packed
 
     def undo(self, packed: NativeLinear) -> None:
         """Put the model's own projection back."""
-        setattr(self.parent, _OF_MODEL, packed.unpack())
+        setattr(self.parent, OF_MODEL, packed.unpack())
 
     def weights(self, projection: NativeLinear) -> PerLayerInputs:
         """Return what C computes of them."""
@@ -136,8 +136,10 @@ def read_inputs(model: PreTrainedModel, trace: Trace, ids: Tensor) -> PerLayerEn
         return None
     parent: Any = next((each for each in model.modules() if hasattr(each, _TABLE)), None)
     table = getattr(parent, _TABLE, None)
-    if not isinstance(table, nn.Embedding | NarrowEmbedding) or not hasattr(parent, _OF_MODEL):
+    if not isinstance(table, nn.Embedding | NarrowEmbedding) or not hasattr(parent, OF_MODEL):
         raise OtherShape("how its layers' own inputs are made isn't known")
+    if len(table.weight) < model.get_input_embeddings().weight.shape[0]:
+        raise OtherShape("its layers' own embedding has fewer rows than its embedding")
     norm, eps = norm_weight(parent.per_layer_projection_norm)
     pad = getattr(model.config.get_text_config(), "pad_token_id", None)
     factors = [float(getattr(parent, name)) for name in _FACTORS]

@@ -18,7 +18,6 @@ static ISA(Source) ISA(mlp_half)(Worker *worker, const StackCall *call, const La
     int64_t place = (layer - stack->layers) * LAYER_LINEARS;
     const float *sum = from.x_out;
     from.norm = layer->mid_norm;
-    from.xielu = layer->xielu;
     from.linear = layer->gate_up;
     from.place = place + GATE_UP;
     from.xielu = layer->xielu;

@@ -147,7 +147,8 @@ def test_layers_own_inputs_and_scale_are_no_llamas(monkeypatch: pytest.MonkeyPat
     probed = use_paged_attention(model)
     parts = read_model(model, probed, proof_prompts(model)[0], 64).parts
     assert [each.scale for each in parts] == pytest.approx([0.6, 0.7, 0.8, 0.9, 1.0, 1.1])
-    assert fixed_linears(model, parts) >= {"model.layers.0.per_layer_input_gate"}
+    others = {"model.layers.0.per_layer_input_gate", "model.per_layer_model_projection"}
+    assert fixed_linears(model, parts) >= others
     plain = replace(parts[0], norms=replace(parts[0].norms, value=None), per_layer=None, scale=1.0)
     plain.check_llamas()
     for other in (replace(plain, per_layer=parts[0].per_layer), replace(plain, scale=0.5)):
