@@ -43,7 +43,7 @@ def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
     dim = cache.key_dim
     if layer.latent is not None:
         assert (layer.latent.weights.heads, dim) == (shape.heads, shape.head_dim), "as all layers"
-        rotary_dim = layer.latent.weights.rotated if layer.rotary is None else shape.rotary_dim or dim
+        rotary_dim = layer.latent.weights.rotated if layer.rotary is None else rotated_width(layer, shape)
         return layer.latent.check(layer.qkv, layer.out, cache, rotary_dim)
     queries, keys = shape.heads * dim, cache.kv_heads * dim
     kept = (0,) if layer.borrows else (2 * keys, keys)

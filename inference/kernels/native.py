@@ -32,7 +32,7 @@ from inference.quantised.bits8 import Bits8
 from inference.quantised.codes import Codes
 
 PANEL = 32  # outputs that are packed side by side
-INTERFACE = 28  # as in native.h
+INTERFACE = 29  # as in native.h
 _ISAS = ("baseline", "avx2", "avx512", "amx", "neon")  # enum Isa
 _LANES = {"baseline": 4, "avx2": 8, "avx512": 16, "amx": 16, "neon": 4}  # of 32 bits, as in vector.h
 MOST_INT8_INPUTS = 1 << 16  # of one output: sums of 255 * 128, or of 255 * 255 for two, fit int32

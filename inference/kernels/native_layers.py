@@ -127,7 +127,7 @@ class NativeStack:
         structs = (LayerStruct * len(layers))(*(self._struct(layer) for layer in layers))
         self._rotaries = rotary_widths(layers, shape)
         parts = [each.per_layer for each in layers if each.per_layer is not None]
-        self._inputs_read = max((each.first + each.gate.n for each in parts), default=0)
+        self.inputs_read = max((each.first + each.gate.n for each in parts), default=0)
         scales = [each.query_scales for each in layers if each.query_scales is not None]
         self.positions = min(map(len, scales), default=1 << 62)  # how many there can be
         self._functions = _declare(library.functions)
@@ -237,10 +237,10 @@ class NativeStack:
     def _inputs(self, given: Tensor | None, tokens: int) -> tuple[int | None, int]:
         """Return where C reads all layers' inputs, and how many a row has."""
         if given is None:
-            assert not self._inputs_read, "layers have inputs of their own"
+            assert not self.inputs_read, "layers have inputs of their own"
             return None, 0
         assert len(given) == tokens, "inputs of each token"
-        assert given.shape[1] >= self._inputs_read, "inputs of each layer"
+        assert given.shape[1] >= self.inputs_read, "inputs of each layer"
         assert given.dtype is torch.float32, "C reads float32"
         assert given.is_contiguous(), "C reads one row behind the other"
         return given.data_ptr(), given.shape[1]

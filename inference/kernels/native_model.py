@@ -150,6 +150,8 @@ class NativeModel:
         self._library = library
         self._stack = stack
         self._run = _declare(library.functions).parley_model_run
+        made = 0 if ends.per_layer is None else ends.per_layer.projection.n
+        assert made >= stack.inputs_read, "inputs of each layer are made"
         self._columns = ends.head.n
         self._ends, self._held = _ends_struct(ends, stack.shape, trims)
         self._positions = min(stack.positions, 1 << 62 if ends.positions is None else len(ends.positions))

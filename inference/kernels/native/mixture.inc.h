@@ -136,7 +136,8 @@ static void ISA(mix)(Worker *worker, const StackCall *call, const Layer *layer, 
     ISA(linear)(worker, call, &from, mixing->logits, 0);
     ISA(route)(worker, call, mixture, &experts);
     if (layer->down) {
-        ISA(Source) shared = {.x = stack->normed, .linear = layer->gate_up, .place = place + GATE_UP};
+        ISA(Source) shared = {.x = stack->normed, .linear = layer->gate_up, .place = place + GATE_UP,
+                              .xielu = layer->xielu};
         ISA(feed_forward)(worker, call, &shared, layer->down->k);
         shared = (ISA(Source)){.x = stack->inner, .linear = layer->down, .place = place + DOWN};
         ISA(linear)(worker, call, &shared, mixing->shared, 0);

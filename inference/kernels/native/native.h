@@ -38,7 +38,7 @@ typedef struct Library {
 
 /* Raised, here and in native.py, whenever a struct or a function changes that Python uses: an extension that
  * was built before the change must not be called. */
-#define INTERFACE 28
+#define INTERFACE 29
 
 EXPORT int32_t parley_interface(void);
 EXPORT Library *parley_open(int32_t threads, int32_t isa); /* isa -1: the best; NULL: no such ISA here */

@@ -11,6 +11,7 @@ static ISA(Source) ISA(layer_end)(Worker *worker, const StackCall *call, const L
         from.linear = own->gate;
         from.place = -1;
         from.factors = call->per_layer + own->first;
+        from.xielu = layer->xielu;
         ISA(linear)(worker, call, &from, stack->side, ACTIVATED);
         from = (ISA(Source)){.x = stack->side, .linear = own->projection, .place = -1};
         ISA(linear)(worker, call, &from, stack->given, 0);
