@@ -39,9 +39,12 @@ def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
     if layer.state is not None:
         return layer.state.check(layer.qkv, layer.out)
     assert layer.cache is not None, "it attends, or keeps a state"
+    for each in (layer.sinks, layer.slopes):
+        assert each is None or each.shape == (shape.heads,), "a number for each head"
     cache = layer.cache.shape
     dim = cache.key_dim
     if layer.latent is not None:
+        _check_beside_latents(layer)
         assert (layer.latent.weights.heads, dim) == (shape.heads, shape.head_dim), "as all layers"
         rotary_dim = layer.latent.weights.rotated if layer.rotary is None else rotated_width(layer, shape)
         return layer.latent.check(layer.qkv, layer.out, cache, rotary_dim)
@@ -60,8 +63,15 @@ def _check_mixer(layer: LayerWeights, shape: StackShape) -> None:
     for norm in (layer.query_norm, layer.key_norm):
         each_head = norm is None or norm_width(norm, shape) == dim or shape.centred
         assert each_head or not layer.late_norms, "late norms are of each head"
-    for each in (layer.sinks, layer.slopes):
-        assert each is None or each.shape == (shape.heads,), "a number for each head"
+
+
+def _check_beside_latents(layer: LayerWeights) -> None:
+    """Assert that there is nothing that C would pass over where heads attend to latents."""
+    for each in (layer.query_norm, layer.key_norm, layer.value_norm):
+        assert each is None, "latents' norms are their mixer's"
+    assert layer.query_scales is None, "queries aren't scaled"
+    assert not layer.gated, "what is found isn't gated"
+    assert not layer.borrows, "the cache is its own"
 
 
 def rotated_width(layer: LayerWeights, shape: StackShape) -> int:

@@ -37,6 +37,7 @@ from inference.models.trace import LayerTrace, decoder_layers, lone_layers, trac
 # that, or (spread) by tables made for halves. Halves may have one table for both (doubled), or be rotated
 # the other way (backwards).
 ROTATIONS = ("half", "neighbours", "neighbours spread", "half doubled", "half backwards", "none")
+_OF_LLAMAS = ("half", "neighbours", "neighbours spread", "none")  # which GPUs have kernels for
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,8 @@ def variants(
     """Yield what a layer may be, `like` first; `llamas`: of Llama's shape only."""
     if like is not None:
         yield like
-    rotations = ROTATIONS if trace.rope is not None and parts.state is None else ("none",)
+    known = _OF_LLAMAS if llamas else ROTATIONS
+    rotations = known if trace.rope is not None and parts.state is None else ("none",)
     norms = parts.norms
     lone = norms.before_attention is not None and norms.after_attention is norms.after_mlp is None
     orders = (False, True) if lone and parts.feeds and not llamas else (False,)

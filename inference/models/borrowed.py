@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from inference.models.norms import bare_norm
 from inference.models.other_shape import OtherShape
 from inference.models.trace import LayerTrace, Pair
 
@@ -16,9 +16,8 @@ class Lenders:
     """Sees, in one pass, which attention modules are given the very keys and values of an earlier one."""
 
     def __init__(self) -> None:
-        self._seen: dict[
-            tuple[int, int], tuple[nn.Module, Pair]
-        ] = {}  # by where they are; kept, or others came there
+        # By where they are; kept, or others came there
+        self._seen: dict[tuple[int, int], tuple[nn.Module, Pair]] = {}
 
     def of(self, module: nn.Module, key: Tensor, value: Tensor) -> nn.Module | None:
         """Return the module whose keys and values these are, None if they are its own."""
@@ -46,15 +45,7 @@ def value_norm(attention: nn.Module, size: int) -> tuple[Tensor, float] | None:
     module: Any = getattr(attention, "v_norm", None)
     if not isinstance(module, nn.Module):
         return None
-    eps = getattr(module, "eps", None)
-    x = torch.randn(3, size, generator=torch.Generator().manual_seed(0)) * torch.tensor(
-        [[1.0], [30.0], [0.01]]
-    )
-    if isinstance(eps, float) and not any(True for _ in module.parameters()):
-        with torch.inference_mode():
-            found = module(x)
-        if torch.allclose(
-            found, x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps), rtol=1e-5, atol=1e-6
-        ):
-            return torch.ones(size), eps
-    raise OtherShape("its values are normalised in another way")
+    norm = bare_norm(module, size)
+    if norm is None:
+        raise OtherShape("its values are normalised in another way")
+    return norm.weights, norm.eps

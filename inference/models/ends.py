@@ -53,11 +53,11 @@ class Bare:
 
         It is the embedding too if they are one, all of it is here and it is exact.
         """
-        inputs = None if self.per_layer is None else self.per_layer.pack(pack)
         head, table = self.model.get_output_embeddings(), self.model.get_input_embeddings()
         tied = head.weight is table.weight and share is None
         own = weight_and_bias(head)
         packed = pack(*(own if share is None else share.head(*own)))
+        inputs = None if self.per_layer is None else self.per_layer.pack(pack)  # whose weight it frees
         drop_weight(head)
         if not tied or packed.packed.kind is WeightKind.INT8:
             return Ends(self, packed, table.weight.detach(), inputs=inputs)

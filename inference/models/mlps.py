@@ -13,6 +13,7 @@ from torch.nn.functional import gelu, relu, silu
 
 from inference.models.joined import Linears, linears_in, named_linears
 from inference.models.other_shape import OtherShape
+from inference.models.uncut import check_uncut
 from inference.models.xielu import Xielu, find_xielu
 
 _FAR = [-1000.0, -20.0, 20.0, 1000.0]  # some functions are clipped
@@ -62,12 +63,14 @@ def read_mlp(mlp: nn.Module) -> Mlp:
         (first, (inner, _)), (second, _) = found
         up, down = Linears(mlp, (first,)), Linears(mlp, (second,))
     try:
-        return Mlp(up, down, find_activation(mlp), inner)
+        activation = find_activation(mlp)
     except OtherShape:
         learned = _learned(mlp) if sum(up.sizes) == inner else None
         if learned is None:
             raise
-    return Mlp(up, down, "xielu", inner, *learned)
+        return Mlp(up, down, "xielu", inner, *learned)
+    check_uncut(mlp, up, down, ACTIVATIONS[activation])
+    return Mlp(up, down, activation, inner)
 
 
 def _learned(mlp: nn.Module) -> tuple[Xielu, nn.Module] | None:

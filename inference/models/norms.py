@@ -77,7 +77,7 @@ def read_norm(module: nn.Module, size: int, heads: int = 1) -> Norm:
         return Norm(*norm_weight(module), centred=False)
     except OtherShape:
         pass
-    bare = _bare_norm(module, size)
+    bare = bare_norm(module, size)
     if bare is not None:
         return bare
     for x, turned in _tried(size, heads):
@@ -95,7 +95,7 @@ def read_norm(module: nn.Module, size: int, heads: int = 1) -> Norm:
     raise OtherShape(f"its norm `{type(module).__name__}` is no root-mean-square norm, and no layer norm")
 
 
-def _bare_norm(module: nn.Module, size: int) -> Norm | None:
+def bare_norm(module: nn.Module, size: int) -> Norm | None:
     """Return a root-mean-square norm that multiplies with nothing, if a module is one."""
     eps, x = _epsilon(module), _rows(size)
     found = None if eps is None or any(True for _ in module.parameters()) else _given(module, x)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from inference.kernels.native_attention import NativeStep
+from inference.kernels.native_layers import NativeStack
+from inference.kernels.native_state import NativeRuns
 from inference.kernels.state_parts import Heads, StateKernels
 
 CPU = torch.device("cpu")
@@ -151,3 +155,13 @@ class Scan(_Narrowing):
 
 
 Recurrence = Delta | Scan2 | Scan
+
+
+def run_pieces(stack: NativeStack, rows: Tensor, pieces: list[tuple[int, int, int]]) -> Tensor:
+    """Return what layers make of a step: of each piece how many tokens, and the places of its states."""
+    sizes, reads, writes = (np.array(each, dtype=np.int64) for each in zip(*pieces, strict=True))
+    runs = NativeRuns(np.cumsum(sizes), reads, writes)
+    stack.keep(runs)
+    zeros = np.zeros(len(sizes), dtype=np.int64)
+    step = NativeStep(zeros, sizes, zeros, np.zeros((1, 32), dtype=np.int32))
+    return stack.run(rows, [], [], step)

@@ -35,6 +35,7 @@ def test_words_of_ours_are_told_alone(kind: type[Exception]) -> None:
         ("inference.models.paged", "look_up", [], "KeyError: 'sliding'"),
         ("inference.models.paged", "fail", [IndexError("list index out of range")], "IndexError: list index"),
         ("inference.models.paged", "fail", [AssertionError()], "AssertionError"),
+        ("inference.models.paged", "fail", [RuntimeError("sizes differ")], "RuntimeError: sizes"),  # torch's
     ],
 )
 def test_what_others_say_and_what_nobody_said_stands_behind_its_kind(

@@ -14,7 +14,7 @@ from torch.nn.functional import linear  # noqa: E402
 
 from codegen.toys import toy_model  # noqa: E402
 from inference.cpu.experts import NativeExperts, RouterWeight, pack_mixtures, undo_mixtures  # noqa: E402
-from inference.kernels.native import Library, WeightKind, open_library  # noqa: E402
+from inference.kernels.native import Library, WeightKind  # noqa: E402
 from inference.kernels.native_experts import ExpertsMemory, PackedExperts  # noqa: E402
 from inference.levels.served import Level  # noqa: E402
 from inference.loading.level import Options, bring_up  # noqa: E402
@@ -24,14 +24,6 @@ from inference.models.weights import NarrowExperts, expert_weights, widen  # noq
 # Plain; with biases, turned, and gates beside ups; turned; without gates
 FAMILIES = ("qwen3_moe", "gpt_oss", "aria_text", "nemotron_h")
 TOKENS, HIDDEN, EXPERTS, CHOSEN = 19, 64, 4, 2
-
-
-@pytest.fixture(scope="module")
-def library() -> Library:
-    library = open_library(2)
-    if library is None:
-        pytest.skip("the extension isn't built")
-    return library
 
 
 @pytest.fixture(scope="module")

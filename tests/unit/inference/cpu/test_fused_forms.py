@@ -8,16 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import Tensor  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
 from codegen.toys import toy_model  # noqa: E402
-from inference.kernels.native import Library, open_library  # noqa: E402
-from inference.levels.served import Level, Served  # noqa: E402
-from inference.loading.level import Options, bring_up  # noqa: E402
+from inference.kernels.native import Library  # noqa: E402
 from inference.models.weights import widen  # noqa: E402
+from tests.unit.inference.cpu.fused import assert_near, assert_same_bits, assert_says_the_same  # noqa: E402
 from tests.unit.inference.cpu.test_stack import fuse  # noqa: E402
-from tests.unit.inference.level_logits import PROMPT, own_logits, served_logits  # noqa: E402
+from tests.unit.inference.level_logits import PROMPT, own_logits  # noqa: E402
 
 # Norms of heads behind the rotation, which may be the other way round; queries scaled by position; learned
 # activations; SparseMixer; gates behind all queries; norms between linears, and behind them by other names;
@@ -25,15 +23,6 @@ from tests.unit.inference.level_logits import PROMPT, own_logits, served_logits 
 FAMILIES = (
     "hunyuan_v1_dense hunyuan_v1_moe nanochat ministral3 apertus phimoe afmoe bitnet hyperclovax gpt_neo"
 ).split()
-
-
-@pytest.fixture(scope="module")
-def library() -> Library:
-    torch.set_num_threads(1)
-    found = open_library(threads=2)
-    if found is None:
-        pytest.skip("the extension isn't built")
-    return found
 
 
 def model_of(family: str) -> PreTrainedModel:
@@ -52,21 +41,9 @@ def model_of(family: str) -> PreTrainedModel:
     return model
 
 
-def serve(model: PreTrainedModel, library: Library, **options: Any) -> Served:
-    return bring_up(model, Options(library=library, max_total_tokens=256, **options))
-
-
-def assert_near(found: Tensor, expected: Tensor, near: float = 1e-4) -> None:
-    assert (found - expected).norm() <= near * expected.norm()
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_they_say_what_the_models_own_code_says(family: str, library: Library) -> None:
-    model = model_of(family)
-    expected = own_logits(model, PROMPT)
-    served = serve(model, library)
-    assert served.level is Level.FUSED, served.reason
-    assert_near(served_logits(served, 21), expected)
+    assert_says_the_same(model_of(family), library)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -74,11 +51,7 @@ def test_they_say_what_the_models_own_code_says(family: str, library: Library) -
 def test_bits_are_the_same_however_a_prompt_is_cut(
     family: str, options: dict[str, Any], library: Library
 ) -> None:
-    served = serve(model_of(family), library, **options)
-    assert served.level is Level.FUSED
-    whole = served_logits(served, len(PROMPT))
-    for size in (1, 33):
-        assert torch.equal(served_logits(served, size), whole)
+    assert_same_bits(model_of(family), library, (1, 33), **options)
 
 
 @pytest.mark.parametrize("family", FAMILIES[:-1])  # the last one's own code is stood in for at all levels
@@ -93,10 +66,7 @@ def test_attention_that_is_weaker_layer_by_layer(library: Library) -> None:
     model = toy_model("gpt2").requires_grad_(False)
     for number, block in enumerate(model.transformer.h):
         block.attn.scaling /= number + 1
-    expected = own_logits(model, PROMPT)
-    served = serve(model, library)
-    assert served.level is Level.FUSED
-    assert_near(served_logits(served, 21), expected)
+    assert_says_the_same(model, library)
 
 
 def test_how_queries_are_scaled_is_found_where_no_prompt_of_a_proof_comes(library: Library) -> None:

@@ -12,19 +12,19 @@ torch = pytest.importorskip("torch")
 from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
 from codegen import toys  # noqa: E402
-from inference.cpu.packed import Packs  # noqa: E402
-from inference.cpu.stack import fuse_model  # noqa: E402
-from inference.kernels.native import Library, WeightKind, open_library  # noqa: E402
+from inference.kernels.native import Library, WeightKind  # noqa: E402
 from inference.levels.proof import proof_prompts  # noqa: E402
-from inference.levels.served import Level, Served  # noqa: E402
-from inference.loading.level import Options, bring_up  # noqa: E402
+from inference.levels.served import Level  # noqa: E402
 from inference.models.anatomy import read_model  # noqa: E402
 from inference.models.layers import OtherShape  # noqa: E402
-from inference.models.linears import native_pack  # noqa: E402
 from inference.models.lora import fixed_linears  # noqa: E402
 from inference.models.paged import use_paged_attention  # noqa: E402
+from inference.models.quantised import codes_of, keep_codes  # noqa: E402
 from inference.models.replaced import replaced_ids  # noqa: E402
-from tests.unit.inference.level_logits import PROMPT, own_logits, served_logits  # noqa: E402
+from inference.quantised.rounding4 import round_rows  # noqa: E402
+from tests.unit.inference.cpu.fused import assert_near, assert_same_bits, assert_says_the_same, serve  # noqa: E402
+from tests.unit.inference.cpu.test_stack import fuse  # noqa: E402
+from tests.unit.inference.level_logits import PROMPT, own_logits  # noqa: E402
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 COMMON: dict[str, Any] = {
@@ -56,15 +56,6 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 every_shape = pytest.mark.parametrize("name", SHAPES)
 
 
-@pytest.fixture(scope="module")
-def library() -> Library:
-    torch.set_num_threads(1)
-    found = open_library(threads=2)
-    if found is None:
-        pytest.skip("the extension isn't built")
-    return found
-
-
 def model_of(name: str) -> Any:
     """Return a random model whose norms and scales are no ones."""
     kind, own = SHAPES[name]
@@ -79,20 +70,10 @@ def model_of(name: str) -> Any:
     return model
 
 
-def serve(model: Any, library: Library, **options: Any) -> Served:
-    return bring_up(model, Options(library=library, max_total_tokens=256, **options))
-
-
 @every_shape
 @pytest.mark.parametrize("trim", [True, False])
 def test_they_say_what_the_models_own_code_says(name: str, trim: bool, library: Library) -> None:
-    model = model_of(name)
-    expected = own_logits(model, PROMPT)
-    served = serve(model, library, trim=trim)
-    assert served.level is Level.FUSED
-    assert served.exact
-    found = served_logits(served, 21)
-    assert (found - expected).norm() <= 1e-4 * expected.norm()
+    assert assert_says_the_same(model_of(name), library, trim=trim).exact
 
 
 @every_shape
@@ -100,11 +81,7 @@ def test_they_say_what_the_models_own_code_says(name: str, trim: bool, library: 
 def test_bits_are_the_same_however_a_prompt_is_cut(
     name: str, options: dict[str, Any], library: Library
 ) -> None:
-    served = serve(model_of(name), library, **options)
-    assert served.level is Level.FUSED
-    whole = served_logits(served, len(PROMPT))
-    for size in (1, 16, 33):
-        assert torch.equal(served_logits(served, size), whole)
+    assert_same_bits(model_of(name), library, **options)
 
 
 @every_shape
@@ -114,11 +91,7 @@ def test_undone_the_model_has_all_its_weights_again(
 ) -> None:
     model = model_of(name)
     before = {path: weight.clone() for path, weight in model.state_dict().items()}
-    exact = native_pack(library, None, narrow=True, round_inputs=False)
-    final = exact if kind is None else native_pack(library, kind, narrow=True, round_inputs=False)
-    packs = Packs(final, None if kind is None else exact, exact)
-    probed = use_paged_attention(model)
-    fused = fuse_model(model, probed, library, packs, proof_prompts(model)[0], 256)
+    fused = fuse(model, library, kind)
     linears = [each for each in model.modules() if isinstance(each, torch.nn.Linear)]
     assert all(each.weight is None for each in linears)
     fused.undo()
@@ -129,6 +102,46 @@ def test_undone_the_model_has_all_its_weights_again(
             assert torch.equal(after[path], weight)
         else:
             assert (after[path] - weight).norm() <= 0.02 * weight.norm()
+
+
+def test_what_makes_inputs_keeps_its_few_bits_and_has_them_again(library: Library) -> None:
+    model = model_of("E2B").requires_grad_(False)
+    own = model.model.per_layer_model_projection
+    keep_codes(own, round_rows(own.weight, "nf4"))
+    expected = own_logits(model, PROMPT)
+    fused = fuse(model, library)
+    inputs = fused._ends.inputs
+    assert inputs is not None
+    assert inputs.form == "4 bits"
+    fused.undo()
+    again = model.model.per_layer_model_projection
+    assert codes_of(again) is not None
+    assert_near(own_logits(model, PROMPT), expected, 1e-6)
+
+
+def test_layers_that_borrow_keys_and_values_take_no_cache(library: Library) -> None:
+    """Not at the level fused; elsewhere each layer keeps what its attention is given."""
+    kept, heads = [16, 32, 16, 32, 16, 32], 1
+    fused, apart = (serve(model_of("E2B"), library, fuse=fuse) for fuse in (True, False))
+    assert (fused.level, apart.level) == (Level.FUSED, Level.NATIVE)
+    assert fused.kv_bytes == 4 * 2 * heads * sum(kept[:4])
+    assert apart.kv_bytes == 4 * 2 * heads * sum(kept)
+
+
+def test_norms_of_other_epsilons_are_refused() -> None:
+    model = model_of("E2B")
+    probed = use_paged_attention(model)
+    model.model.layers[1].post_per_layer_input_norm.eps = 1e-3
+    with pytest.raises(OtherShape, match="its norms have different epsilons"):
+        read_model(model, probed, proof_prompts(model)[0], 64)
+
+
+def test_fewer_rows_of_inputs_than_ids_are_refused() -> None:
+    model = model_of("E2B")
+    probed, prompt, table = use_paged_attention(model), proof_prompts(model)[0], model.get_input_embeddings()
+    table.weight = torch.nn.Parameter(torch.cat([table.weight, table.weight[:4]]), requires_grad=False)
+    with pytest.raises(OtherShape, match="has fewer rows than its embedding"):
+        read_model(model, probed, prompt, 64)
 
 
 @every_shape
@@ -167,9 +180,5 @@ def test_ids_of_images_are_taken_for_others_as_the_model_takes_them(library: Lib
     model = toys.toy_model("gemma4")
     image, pad = model.config.image_token_id, model.config.get_text_config().pad_token_id
     assert replaced_ids(model) == {image: pad}
-    expected = own_logits(model, PROMPT)
-    served = serve(model, library)
-    assert served.level is Level.FUSED
     assert image in PROMPT
-    found = served_logits(served, 21)
-    assert (found - expected).norm() <= 1e-4 * expected.norm()
+    assert_says_the_same(model, library)

@@ -9,22 +9,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import Tensor  # noqa: E402
 
 from codegen import toys  # noqa: E402
 from codegen.toy_rules import OWN  # noqa: E402
 from inference.cpu.stack import FusedModel  # noqa: E402
-from inference.kernels.native import Library, open_library  # noqa: E402
+from inference.kernels.native import Library  # noqa: E402
 from inference.kernels.native_model import EndWeights  # noqa: E402
 from inference.levels.proof import proof_prompts  # noqa: E402
-from inference.levels.served import Level, Served  # noqa: E402
-from inference.loading.level import Options, bring_up  # noqa: E402
+from inference.levels.served import Level  # noqa: E402
 from inference.models.anatomy import read_model  # noqa: E402
 from inference.models.ends import Ends  # noqa: E402
 from inference.models.layers import OtherShape  # noqa: E402
 from inference.models.lora import fixed_linears  # noqa: E402
 from inference.models.mixtures import read_mixture  # noqa: E402
 from inference.models.paged import use_paged_attention  # noqa: E402
+from tests.unit.inference.cpu.fused import assert_near, assert_same_bits, assert_says_the_same, serve  # noqa: E402
 from tests.unit.inference.level_logits import PROMPT, own_logits, served_logits  # noqa: E402
 
 LINEAR, FULL = "linear_attention", "full_attention"
@@ -45,15 +44,6 @@ ENDS = Ends.weights.fget  # type: ignore[attr-defined]
 every_hybrid = pytest.mark.parametrize("name", HYBRIDS)
 
 
-@pytest.fixture(scope="module")
-def library() -> Library:
-    torch.set_num_threads(1)
-    found = open_library(threads=2)
-    if found is None:
-        pytest.skip("the extension isn't built")
-    return found
-
-
 def model_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     family, layers = HYBRIDS[name]
     if layers:
@@ -68,25 +58,12 @@ def model_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return model
 
 
-def serve(model: Any, library: Library, **options: Any) -> Served:
-    return bring_up(model, Options(library=library, max_total_tokens=256, **options))
-
-
-def assert_near(found: Tensor, expected: Tensor) -> None:
-    assert (found - expected).norm() <= 1e-4 * expected.norm()
-
-
 @every_hybrid
 @pytest.mark.parametrize("trim", [True, False])
 def test_they_say_what_the_models_own_code_says(
     name: str, trim: bool, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = model_of(name, monkeypatch)
-    expected = own_logits(model, PROMPT)
-    served = serve(model, library, trim=trim)
-    assert served.level is Level.FUSED
-    assert served.exact
-    assert_near(served_logits(served, 21), expected)
+    assert assert_says_the_same(model_of(name, monkeypatch), library, trim=trim).exact
 
 
 @every_hybrid
@@ -94,11 +71,7 @@ def test_they_say_what_the_models_own_code_says(
 def test_bits_are_the_same_however_a_prompt_is_cut(
     name: str, options: dict[str, Any], library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = serve(model_of(name, monkeypatch), library, **options)
-    assert served.level is Level.FUSED
-    whole = served_logits(served, len(PROMPT))
-    for size in (1, 16, 33):
-        assert torch.equal(served_logits(served, size), whole)
+    assert_same_bits(model_of(name, monkeypatch), library, **options)
 
 
 @pytest.mark.parametrize("name", ["granite", "jamba", "nemotron"])

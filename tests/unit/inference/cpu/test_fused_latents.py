@@ -8,36 +8,23 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from inference.kernels.native import Library, open_library  # noqa: E402
+from inference.kernels.native import Library  # noqa: E402
 from inference.levels.served import Level  # noqa: E402
 from inference.models.anatomy import read_model  # noqa: E402
 from inference.models.latent import find_latents  # noqa: E402
 from inference.models.layers import OtherShape  # noqa: E402
 from inference.models.mixtures import read_mixture  # noqa: E402
 from inference.models.paged import use_paged_attention  # noqa: E402
-from tests.unit.inference.cpu.test_fused_forms import assert_near, model_of, serve  # noqa: E402
-from tests.unit.inference.level_logits import PROMPT, own_logits, served_logits  # noqa: E402
+from tests.unit.inference.cpu.fused import assert_same_bits, assert_says_the_same, serve  # noqa: E402
+from tests.unit.inference.cpu.test_fused_forms import model_of  # noqa: E402
 
 # Queries of the layer's input, and of fewer numbers; rotated as complex numbers, as neighbours, as halves
 FAMILIES = "deepseek_v2 deepseek_v3 glm4_moe_lite minicpm3 youtu".split()
 
 
-@pytest.fixture(scope="module")
-def library() -> Library:
-    torch.set_num_threads(1)
-    found = open_library(threads=2)
-    if found is None:
-        pytest.skip("the extension isn't built")
-    return found
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_they_say_what_the_models_own_code_says(family: str, library: Library) -> None:
-    model = model_of(family)
-    expected = own_logits(model, PROMPT)
-    served = serve(model, library)
-    assert served.level is Level.FUSED, served.reason
-    assert_near(served_logits(served, 21), expected)
+    assert_says_the_same(model_of(family), library)
 
 
 @pytest.mark.parametrize("family", ["deepseek_v2", "deepseek_v3", "minicpm3"])
@@ -45,11 +32,7 @@ def test_they_say_what_the_models_own_code_says(family: str, library: Library) -
 def test_bits_are_the_same_however_a_prompt_is_cut(
     family: str, options: dict[str, Any], library: Library
 ) -> None:
-    served = serve(model_of(family), library, **options)
-    assert served.level is Level.FUSED, served.reason
-    whole = served_logits(served, len(PROMPT))
-    for size in (1, 33):
-        assert torch.equal(served_logits(served, size), whole)
+    assert_same_bits(model_of(family), library, (1, 33), **options)
 
 
 @pytest.mark.parametrize("family", ["deepseek_v2", "minicpm3"])

@@ -8,32 +8,23 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import Tensor, nn  # noqa: E402
+from torch import nn  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
 from codegen.toys import toy_model  # noqa: E402
 from inference.cpu.stack import FusedRunner  # noqa: E402
-from inference.kernels.native import Library, WeightKind, open_library  # noqa: E402
-from inference.levels.served import Level, Served  # noqa: E402
-from inference.loading.level import Options, bring_up  # noqa: E402
+from inference.kernels.native import Library, WeightKind  # noqa: E402
+from inference.levels.served import Level  # noqa: E402
 from inference.models.layers import OtherShape  # noqa: E402
 from inference.models.lora import fixed_linears  # noqa: E402
 from inference.models.weights import expert_weights, widen  # noqa: E402
+from tests.unit.inference.cpu.fused import assert_near, assert_same_bits, assert_says_the_same, serve  # noqa: E402
 from tests.unit.inference.cpu.test_stack import fuse  # noqa: E402
 from tests.unit.inference.level_logits import PROMPT, own_logits, served_logits  # noqa: E402
 
 # Plain; layers without experts, and a correction; a gated MLP; a block of another name; turned experts; with
 # gates beside ups, sinks, and rotations of which half is made
 FAMILIES = ("qwen3_moe", "glm4_moe", "qwen2_moe", "granitemoe", "aria_text", "gpt_oss")
-
-
-@pytest.fixture(scope="module")
-def library() -> Library:
-    torch.set_num_threads(1)
-    found = open_library(threads=2)
-    if found is None:
-        pytest.skip("the extension isn't built")
-    return found
 
 
 def model_of(family: str) -> PreTrainedModel:
@@ -46,22 +37,10 @@ def model_of(family: str) -> PreTrainedModel:
     return model
 
 
-def serve(model: PreTrainedModel, library: Library, **options: Any) -> Served:
-    return bring_up(model, Options(library=library, max_total_tokens=256, **options))
-
-
-def assert_near(found: Tensor, expected: Tensor, near: float = 1e-4) -> None:
-    assert (found - expected).norm() <= near * expected.norm()
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("trim", [True, False])
 def test_they_say_what_the_models_own_code_says(family: str, trim: bool, library: Library) -> None:
-    model = model_of(family)
-    expected = own_logits(model, PROMPT)
-    served = serve(model, library, trim=trim)
-    assert served.level is Level.FUSED
-    assert_near(served_logits(served, 21), expected)
+    assert_says_the_same(model_of(family), library, trim=trim)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -69,11 +48,7 @@ def test_they_say_what_the_models_own_code_says(family: str, trim: bool, library
 def test_bits_are_the_same_however_a_prompt_is_cut(
     family: str, options: dict[str, Any], library: Library
 ) -> None:
-    served = serve(model_of(family), library, **options)
-    assert served.level is Level.FUSED
-    whole = served_logits(served, len(PROMPT))
-    for size in (1, 16, 33):
-        assert torch.equal(served_logits(served, size), whole)
+    assert_same_bits(model_of(family), library, **options)
 
 
 def test_rounded_experts_are_chosen_by_an_exact_router(library: Library) -> None:

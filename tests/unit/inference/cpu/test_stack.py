@@ -231,3 +231,11 @@ def test_layers_of_several_shapes_leave_the_model_as_it_was(
     with pytest.raises(OtherShape, match="of several shapes"):
         fuse(model, library, kind)
     assert torch.equal(logits(model), expected)
+
+
+def test_norms_of_all_heads_together_are_no_late_ones(library: Library) -> None:
+    """These are of each head: no layer is tried so, and one that nothing reproduces is of another shape."""
+    model = toy("olmo2")
+    model.model.layers[0].register_forward_hook(lambda _, __, result: 2 * result)
+    with pytest.raises(OtherShape, match="computes something else"):
+        fuse(model, library)

@@ -70,6 +70,10 @@ STACKS: dict[str, tuple[StackShape, list[PaperLayer]]] = {
     "Ministral 3": (SHAPE, [replace(layers(SHAPE)[0], query_scales=GROWING), layers(SHAPE)[1]]),
     "Apertus": (XIELU, curved(XIELU)),
     "odd xIELU": (ODD, curved(ODD)),
+    "xIELU beside experts": (
+        XIELU,
+        [replace(each, mixture=random_mixture(48, SPARSE, seed=i)) for i, each in enumerate(curved(XIELU))],
+    ),
     "AFMoE": (SHAPE, [with_gates_behind(each, SHAPE) for each in layers(SHAPE, NORMS)]),
     "BitNet": (SQUARED, [with_norms_between(each, SQUARED) for each in layers(SQUARED)]),
     "Phi 3.5 MoE": (

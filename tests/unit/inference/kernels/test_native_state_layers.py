@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,10 +13,9 @@ from hypothesis import strategies as st  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from inference.kernels.native import Library, PackedLinear, WeightKind  # noqa: E402
-from inference.kernels.native_attention import NativeStep  # noqa: E402
 from inference.kernels.native_layers import LayerWeights, NativeStack, StackShape  # noqa: E402
 from inference.kernels.native_recurrence import NativeStates, Recurrence  # noqa: E402
-from inference.kernels.native_state import Convolution, NativeRuns  # noqa: E402
+from inference.kernels.native_state import Convolution  # noqa: E402
 from inference.kernels.native_state_layers import (  # noqa: E402
     NativeStateLayer,
     StateLayout,
@@ -25,7 +23,7 @@ from inference.kernels.native_state_layers import (  # noqa: E402
 )
 from inference.kernels.state_parts import Heads  # noqa: E402
 from tests.unit.inference.paged_attention import built, every_library  # noqa: E402
-from tests.unit.inference.recurrences import Delta, Scan2, drawn  # noqa: E402
+from tests.unit.inference.recurrences import Delta, Scan2, drawn, run_pieces  # noqa: E402
 
 pytestmark = built
 HIDDEN, INNER, TAPS, TOKENS = 48, 40, 4, 21
@@ -94,12 +92,7 @@ class Paper:
 
     def run(self, rows: Tensor, pieces: list[tuple[int, int, int]]) -> Tensor:
         """Return what C makes of a step: of each piece how many tokens, and the places of its states."""
-        sizes, reads, writes = (np.array(each, dtype=np.int64) for each in zip(*pieces, strict=True))
-        runs = NativeRuns(np.cumsum(sizes), reads, writes)
-        self.stack.keep(runs)
-        zeros = np.zeros(len(sizes), dtype=np.int64)
-        step = NativeStep(zeros, sizes, zeros, np.zeros((1, 8), dtype=np.int32))
-        return self.stack.run(rows, [], [], step)
+        return run_pieces(self.stack, rows, pieces)
 
     def textbook(self, rows: Tensor) -> Tensor:
         """Return the same in float64."""
